@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# /// script
+# dependencies = ["nox>=2025.2.9"]
+# ///
+"""Everything that is checked: ``nox`` runs lint, tests and docs; ``nox -l`` lists the sessions.
+
+Environments are kept and brought up to date; ``nox -R`` skips the installation as well.
+Words after ``--`` go to the tool that the session runs: ``nox -s "tests(torch)" -- -x -k lbfgs``.
+"""
+
+import shutil
+import sys
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+BACKENDS = ["numpy", "strict", "torch", "jax"]
+
+
+def install(session: nox.Session, *, extra: str = "", group: str = "") -> None:
+    """Install the checkout with an extra and a dependency group, at the pinned versions."""
+    packages = nox.project.dependency_groups(PYPROJECT, group) if group else ()
+    target = f"-e.[{extra}]" if extra else "-e."
+    session.install("-c", "constraints.txt", target, *packages)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types and the project's layout."""
+    install(session, group="lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+    # Tests need no annotations, but their bodies are checked.
+    session.run(
+        "mypy",
+        "--allow-untyped-defs",
+        "--allow-incomplete-defs",
+        "--allow-untyped-calls",
+        "--allow-untyped-decorators",
+        "--no-warn-return-any",
+        "--ignore-missing-imports",
+        "noxfile.py",
+        "tests",
+    )
+    session.run("repo-review", ".")
+
+
+@nox.session
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
+def tests(session: nox.Session, backend: str) -> None:
+    """Run the tests on one array library."""
+    extra = {"torch": "torch", "jax": "jax"}.get(backend, "")
+    if backend == "numpy" and sys.platform == "linux":
+        # CuPy imports with no GPU: enough to look up the names that the library uses.
+        extra = "cuda12"
+    install(session, extra=extra, group="test")
+    session.run("pytest", "--backend", backend, *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; warnings are errors."""
+    install(session, group="docs")
+    session.run(
+        "sphinx-build",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "docs",
+        "docs/_build/html",
+        *session.posargs,
+    )
+
+
+@nox.session(default=False)
+def demo(session: nox.Session) -> None:
+    """Run the demonstration and draw its picture."""
+    install(session, extra="plot")
+    session.run("python", "examples/demo.py", *session.posargs)
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """Run the tests on CuPy and on torch's CUDA device."""
+    if shutil.which("nvidia-smi") is None:
+        session.skip("no NVIDIA GPU: nvidia-smi was not found")
+    install(session, extra="cuda12,torch", group="test")
+    session.run("pytest", "--backend", "cupy", *session.posargs)
+    session.run("pytest", "--backend", "torch-cuda", *session.posargs)
+
+
+if __name__ == "__main__":
+    nox.main()

@@ -1,0 +1,311 @@
+"""The convex dual of one block of a factorisation: value, gradient, primal point, certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays import (
+    as_data,
+    axis_index,
+    check_shape,
+    common_namespace,
+    positive_number,
+    same_dtype,
+)
+from wtfarray._typing import Array
+from wtfarray.legendre import (
+    Constraint,
+    check_constraint,
+    conjugate_of_entropy,
+    dual_of_free,
+    kl_divergence,
+    largest_exponent,
+)
+from wtfarray.losses import BoundLoss, Loss
+from wtfarray.models import Block, core_block, cp_block, cp_weights_block, tucker_block
+from wtfarray.tensor import check_cp, check_tucker, per_sample
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """
+    What a dual point proves of a block.
+
+    The smallest objective of the block lies between ``lower`` and ``upper``; ``factor`` has an
+    objective of at most ``upper``.
+    """
+
+    factor: Array
+    lower: float
+    upper: float
+    gap: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockDual:
+    """
+    ``min_g Phi*(X, u(g)) + rho E*_S(-Xi(u(g)) / rho)``, the dual of one block (Prop. 3 and 4).
+
+    ``g`` is any real array of the shape of `start`; minus the minimum is the smallest objective
+    ``Phi(X, S[.. A ..]) + rho E(A)`` over the factors A in the constraint set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> rng = np.random.default_rng(0)
+    >>> X, atoms = rng.dirichlet(np.ones(8), 5), rng.dirichlet(np.ones(8), 3).T
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.05, lam=10.0)
+    >>> dual = wtf.cp_dual(X, [np.ones((5, 3)) / 3, atoms], 0, loss, rho=0.01, constraint="rows")
+    >>> fit = wtf.lbfgs(dual.value_and_gradient, dual.start(), safe_fun=dual.safe_value_and_gradient)
+    >>> certificate = dual.certificate(fit.x)
+    >>> certificate.factor.shape, certificate.gap < 1e-8
+    ((5, 3), True)
+    """
+
+    bound: BoundLoss
+    block: Block
+    rho: float
+    constraint: Constraint
+    scales_samples: bool
+    """Whether each row of the block carries the mass of one sample."""
+
+    def start(self) -> Array:
+        """Zeros, (N, m_1, ..., m_t): where to begin when nothing is known."""
+        return array_namespace(self.bound.data).zeros_like(self.bound.data)
+
+    def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
+        """The dual objective, (), and its gradient; NaN where the fast kernel products underflow."""
+        return self._value_and_gradient(g, *self.bound.conjugate(g))
+
+    def safe_value_and_gradient(self, g: Array) -> tuple[Array, Array]:
+        """The same for every g, slower."""
+        return self._value_and_gradient(g, *self.bound.safe_conjugate(g))
+
+    def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
+        xp = array_namespace(g)
+        value, factor, slope = self._entropy_part(g)
+        model = self._model(factor)
+        gradient = marginal - (model if slope is None else slope * model)
+        return xp.sum(values) + value, gradient
+
+    def _entropy_part(self, g: Array) -> tuple[Array, Array, Array | None]:
+        """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""
+        xp = array_namespace(g)
+        u, slope = dual_of_free(g, self.bound.lam, xp)
+        xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
+        value, factor = conjugate_of_entropy(xi * (-1.0 / self.rho), self.constraint, xp)
+        if slope is not None:
+            out = xp.min(g) < -self.bound.lam * largest_exponent(g.dtype, xp)
+            value = xp.where(out, math.inf, value)
+        return value * self.rho, factor, slope
+
+    def _model(self, factor: Array) -> Array:
+        xp = array_namespace(factor)
+        return xp.reshape(self.block.forward(factor), tuple(self.bound.data.shape))
+
+    def factor(self, g: Array) -> Array:
+        """``A(g)``, the factor or core that belongs to g."""
+        return self._entropy_part(g)[1]
+
+    def certificate(self, g: Array) -> Certificate:
+        """
+        Bounds on the block's smallest objective, and a factor that attains the upper one.
+
+        ``E(A) + E*(-Xi/rho) = <A, -Xi/rho>`` at ``A = A(g)``, so that the duality gap is that of
+        the loss alone.
+        """
+        xp = array_namespace(g)
+        values, marginal = self.bound.safe_conjugate(g)
+        entropy, factor, _ = self._entropy_part(g)
+        model = self._model(factor)
+        extra = 0.0
+        if self.bound.conserves_mass and self.constraint is None:
+            mass, found = per_sample(self.bound.data), per_sample(model)
+            scale = xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0)
+            feasible = factor * (scale[:, None] if self.scales_samples else scale)
+            extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
+            factor, model = feasible, self._model(feasible)
+        gap = float(xp.sum(self.bound.gap(g, marginal, model))) + extra
+        lower = -float(xp.sum(values) + entropy)
+        return Certificate(factor, lower, lower + gap, gap)
+
+
+def cp_dual(
+    X: Array,
+    factors: Sequence[Array],
+    block: int | Literal["weights"],
+    loss: Loss,
+    /,
+    *,
+    rho: float,
+    constraint: Constraint = None,
+    weights: Array | None = None,
+) -> BlockDual:
+    """
+    Dual of one factor of a CP model, or of its weights; with two factors, of a matrix model.
+
+    Parameters
+    ----------
+    X : array (n_0, ..., n_{d-1})
+        Non-negative data.
+    factors : sequence of arrays (n_k, r)
+        All factors; the one that is sought gives only its shape.
+    block : int or "weights"
+        Which factor is sought, or the weights of the components.
+    loss : Loss
+        `Wasserstein`, `Frobenius` or `KullbackLeibler`.
+    rho : float
+        The weight of the entropy.
+    constraint : {None, "rows", "columns", "all"}
+        What sums to one in the block.
+    weights : array (r,), optional
+        The weights of the components while a factor is sought.
+
+    Returns
+    -------
+    BlockDual
+        To be minimised, e.g. by `lbfgs`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> factors = [np.full((4, 2), 0.5), np.full((6, 2), 1 / 6)]
+    >>> dual = wtf.cp_dual(np.ones((4, 6)), factors, 1, wtf.Frobenius(), rho=0.1)
+    >>> value, gradient = dual.value_and_gradient(dual.start())
+    """
+    factors = check_cp(factors, weights)
+    bound, order, factors = _bind(loss, X, factors)
+    if weights is not None:
+        same_dtype("weights", weights, "X", bound.data)
+    if block == "weights":
+        return _block_dual(bound, cp_weights_block(factors), rho, constraint, scales_samples=False)
+    place = order.index(axis_index("block", block, len(factors)))
+    model = cp_block(factors, place, weights)
+    return _block_dual(bound, model, rho, constraint, scales_samples=place == 0)
+
+
+def tucker_dual(
+    X: Array,
+    core: Array,
+    factors: Sequence[Array],
+    block: int | Literal["core"],
+    loss: Loss,
+    /,
+    *,
+    rho: float,
+    constraint: Constraint = None,
+) -> BlockDual:
+    """
+    Dual of one factor of a Tucker model, or of its core.
+
+    Parameters
+    ----------
+    X : array (n_0, ..., n_{d-1})
+        Non-negative data.
+    core : array (r_0, ..., r_{d-1})
+        The core.
+    factors : sequence of arrays (n_k, r_k)
+        All factors; the block that is sought gives only its shape.
+    block : int or "core"
+        Which factor is sought, or the core.
+    loss : Loss
+        `Wasserstein`, `Frobenius` or `KullbackLeibler`.
+    rho : float
+        The weight of the entropy.
+    constraint : {None, "rows", "columns", "all"}
+        What sums to one in the block; None or "all" for the core.
+
+    Returns
+    -------
+    BlockDual
+        To be minimised, e.g. by `lbfgs`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> core, factors = np.full((2, 3), 1 / 6), [np.full((4, 2), 0.25), np.full((6, 3), 1 / 6)]
+    >>> X = np.full((4, 6), 1 / 24)
+    >>> dual = wtf.tucker_dual(X, core, factors, "core", wtf.KullbackLeibler(), rho=0.1)
+    >>> dual.factor(dual.start()).shape
+    (2, 3)
+    """
+    factors = check_tucker(core, factors)
+    bound, order, factors = _bind(loss, X, factors)
+    same_dtype("core", core, "X", bound.data)
+    if block == "core":
+        return _block_dual(bound, core_block(factors, order), rho, constraint, scales_samples=False)
+    place = order.index(axis_index("block", block, len(factors)))
+    core = array_namespace(core).permute_dims(core, order)
+    model = tucker_block(core, factors, place)
+    return _block_dual(bound, model, rho, constraint, scales_samples=place == 0)
+
+
+def _bind(
+    loss: Loss, X: Array, factors: Sequence[Array]
+) -> tuple[BoundLoss, tuple[int, ...], tuple[Array, ...]]:
+    """Tie the loss to the data and bring the factors into the order of its stack."""
+    if not isinstance(loss, Loss):
+        msg = f"loss is a {type(loss).__name__}: expected Wasserstein, Frobenius, KullbackLeibler"
+        raise TypeError(msg)
+    xp = common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
+    bound = loss.bind(X)
+    if len(factors) != X.ndim:
+        msg = f"factors has {len(factors)} entries: expected {X.ndim}, one for each mode of X"
+        raise ValueError(msg)
+    for k, factor in enumerate(factors):
+        check_shape(f"factors[{k}]", factor, (X.shape[k], factor.shape[1]))
+        as_data(f"factors[{k}]", same_dtype(f"factors[{k}]", factor, "X", bound.data), xp)
+    return bound, bound.order, tuple(factors[k] for k in bound.order)
+
+
+def _block_dual(
+    bound: BoundLoss, block: Block, rho: float, constraint: Constraint, *, scales_samples: bool
+) -> BlockDual:
+    check_constraint("constraint", constraint, len(block.shape))
+    samples = bound.data.shape[0]
+    scales_samples = scales_samples and block.shape[0] == samples
+    dual = BlockDual(bound, block, positive_number("rho", rho), constraint, scales_samples)
+    if not bound.conserves_mass:
+        return dual
+    if constraint is None:
+        if not (scales_samples or samples == 1):
+            msg = (
+                "constraint is None for a block that cannot give each sample its mass: expected a "
+                "constraint that keeps the mass, or a loss with finite lam"
+            )
+            raise ValueError(msg)
+        return dual
+    _check_mass(dual)
+    return dual
+
+
+def _check_mass(dual: BlockDual) -> None:
+    """Refuse constraints under which a balanced loss is infinite."""
+    data = dual.bound.data
+    xp = array_namespace(data)
+    tolerance = 1e-6 if data.dtype == xp.float64 else 1e-3
+    rng = np.random.default_rng(0)
+    mass = per_sample(data)
+    for _ in range(2):  # the mass must not depend on which feasible block it is
+        noise = xp.asarray(
+            rng.normal(size=dual.block.shape), dtype=data.dtype, device=device_of(data)
+        )
+        found = per_sample(dual._model(conjugate_of_entropy(noise, dual.constraint, xp)[1]))
+        if not bool(xp.all(xp.abs(found - mass) <= tolerance * xp.max(mass))):
+            worst = int(xp.argmax(xp.abs(found - mass)))
+            msg = (
+                f"constraint is {dual.constraint!r} and the loss is balanced (lam = inf), but sample "
+                f"{worst} of X weighs {float(mass[worst])} and a model under these constraints "
+                f"{float(found[worst])}: expected constraints that conserve mass, or a finite lam"
+            )
+            raise ValueError(msg)

@@ -1,0 +1,134 @@
+"""Gibbs kernels K = exp(-C / eps): plain and log-domain application, axis by axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._typing import Array, Namespace
+from wtfarray.tensor import apply_to_mode
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GibbsKernel:
+    """
+    The kernel of a cost that is a sum over axes; one axis is the dense kernel.
+
+    It acts on stacks (N, m_1, ..., m_t) of N samples; ``costs[k]`` is (m_k, m_k) and belongs to
+    axis k + 1. One application costs ``N m (m_1 + ... + m_t)`` products, m the size of a sample,
+    against ``N m^2`` for the full cost.
+    """
+
+    costs: tuple[Array, ...]
+    eps: float
+    matrices: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, costs: tuple[Array, ...], eps: float) -> GibbsKernel:
+        """Build the kernel's matrices once."""
+        xp = array_namespace(*costs)
+        return cls(costs, eps, tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs))
+
+    def apply(self, stack: Array) -> Array:
+        """``K F`` for every sample F, by plain products."""
+        return _apply(stack, self.matrices)
+
+    def apply_adjoint(self, stack: Array) -> Array:
+        """``K^T F`` for every sample F, by plain products."""
+        return _apply(stack, tuple(m.mT for m in self.matrices))
+
+    def log_apply(self, logs: Array) -> Array:
+        """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
+        return self._log_apply(logs, self.matrices, self.costs)
+
+    def log_apply_adjoint(self, logs: Array) -> Array:
+        """``log(K^T exp(logs))``, right to rounding."""
+        transposes = tuple(m.mT for m in self.matrices)
+        return self._log_apply(logs, transposes, tuple(c.mT for c in self.costs))
+
+    def _log_apply(
+        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
+    ) -> Array:
+        xp = array_namespace(logs)
+        for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+            logs = _log_product(logs, matrix, cost * (-1.0 / self.eps), axis, xp)
+        return logs
+
+    def product_cost(self, sources: Array, targets: Array) -> Array:
+        """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
+        xp = array_namespace(sources)
+        total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
+        mass_a, mass_b = (xp.sum(s, axis=tuple(range(1, s.ndim))) for s in (sources, targets))
+        scale = xp.where(mass_a * mass_b > 0, mass_a * mass_b, 1.0)
+        for axis, cost in enumerate(self.costs, start=1):
+            others = tuple(k for k in range(1, sources.ndim) if k != axis)
+            a, b = (xp.sum(s, axis=others) if others else s for s in (sources, targets))
+            finite = xp.isfinite(cost)
+            open_cost = xp.where(finite, cost, 0.0)
+            shut = xp.astype(~finite, cost.dtype)
+            total = total + xp.sum(a * xp.matmul(b, open_cost.mT), axis=1)
+            forbidden = xp.sum(a * xp.matmul(b, shut.mT), axis=1) / scale
+            total = xp.where(forbidden > 0, math.inf, total)
+        return total
+
+
+def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
+    # The last axis first: it is the one whose product needs no batch.
+    for axis in range(len(matrices), 0, -1):
+        stack = apply_to_mode(stack, matrices[axis - 1], axis)
+    return stack
+
+
+def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
+    """Below this a sum of ``terms`` products may have lost digits to underflow."""
+    info = xp.finfo(dtype)
+    return float(info.smallest_normal) / float(info.eps) * terms
+
+
+def _log_product(logs: Array, matrix: Array, exponents: Array, axis: int, xp: Namespace) -> Array:
+    """One axis: products shifted by the maximum of each fibre, exact sums where these underflow."""
+    top = xp.max(logs, axis=axis, keepdims=True)
+    reachable = top > -math.inf
+    top = xp.where(reachable, top, 0.0)
+    product = apply_to_mode(xp.exp(logs - top), matrix, axis)
+    fine = product >= smallest_sum(logs.dtype, logs.shape[axis], xp)
+    result = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
+    lost = ~fine & reachable
+    if not bool(xp.any(lost)):
+        return result
+    return _recompute(result, lost, logs, exponents, axis, xp)
+
+
+def _recompute(
+    result: Array, lost: Array, logs: Array, exponents: Array, axis: int, xp: Namespace
+) -> Array:
+    """Replace the ``lost`` entries of ``result`` by exact log-sum-exps over their fibres."""
+    n = logs.shape[axis]
+    fibres = xp.reshape(xp.moveaxis(logs, axis, -1), (-1, n))
+    flat = xp.reshape(xp.moveaxis(result, axis, -1), (-1,))
+    mask = xp.reshape(xp.moveaxis(lost, axis, -1), (-1,))
+    (entries,) = xp.nonzero(mask)
+    pieces = [flat]
+    chunk = max(1, flat.shape[0] // n)  # so that no temporary is larger than the stack itself
+    for start in range(0, entries.shape[0], chunk):
+        some = entries[start : start + chunk]
+        terms = xp.take(fibres, some // n, axis=0) + xp.take(exponents, some % n, axis=0)
+        pieces.append(logsumexp(terms, 1, xp))
+    # No assignment in the standard that every library has: pick from old and new by index.
+    rank_among_lost = xp.cumulative_sum(xp.astype(mask, entries.dtype))
+    unchanged = xp.cumulative_sum(xp.ones_like(rank_among_lost)) - 1
+    source = xp.where(mask, rank_among_lost + (flat.shape[0] - 1), unchanged)
+    flat = xp.take(xp.concat(pieces), source)
+    moved = tuple(s for k, s in enumerate(result.shape) if k != axis)
+    return xp.moveaxis(xp.reshape(flat, (*moved, n)), -1, axis)
+
+
+def logsumexp(logs: Array, axis: int | tuple[int, ...], xp: Namespace) -> Array:
+    """``log(sum(exp(logs)))`` along ``axis``; -inf where every entry is."""
+    top = xp.max(logs, axis=axis, keepdims=True)
+    shift = xp.where(top > -math.inf, top, 0.0)
+    total = xp.sum(xp.exp(logs - shift), axis=axis, keepdims=True)
+    result = xp.where(total > 0, xp.log(xp.where(total > 0, total, 1.0)) + shift, -math.inf)
+    return xp.squeeze(result, axis=axis)

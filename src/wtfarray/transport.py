@@ -1,0 +1,187 @@
+"""The transport problem of given data: its conjugate in the free variable, and its certificate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._typing import Array
+from wtfarray.kernels import GibbsKernel, smallest_sum
+from wtfarray.legendre import kl_divergence, xlogx
+from wtfarray.tensor import inner, per_sample, spread
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TransportProblem:
+    """
+    `Wasserstein` with its data: a stack X (N, m_1, ..., m_t) of N samples and their kernel.
+
+    In the free variable g the semi-unbalanced conjugate is the balanced one: with
+    ``f = exp(g/eps)`` it is ``eps <X, log K f> - eps E(X)``, and its gradient in g is the second
+    marginal ``q = f * K^T (X / K f)`` of the plan ``a_i K_ij f_j``, ``a = X / K f`` (Prop. 4, 5).
+    """
+
+    data: Array
+    kernel: GibbsKernel
+    lam: float
+    order: tuple[int, ...]
+    mass: Array
+    """<X, 1> of each sample, (N,)."""
+    constant: Array
+    """-eps E(X) of each sample, (N,)."""
+    padding: Array
+    """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; next to 0 elsewhere."""
+    threshold: float
+    """K f below this may have lost digits."""
+
+    @classmethod
+    def of(
+        cls, data: Array, kernel: GibbsKernel, lam: float, order: tuple[int, ...]
+    ) -> TransportProblem:
+        """Compute once what does not depend on g."""
+        xp = array_namespace(data)
+        info = xp.finfo(data.dtype)
+        mass = per_sample(data)
+        # X / floor and its sums stay finite, and what is above the threshold does not feel floor.
+        floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
+        threshold = max(
+            2.0 * floor / float(info.eps), smallest_sum(data.dtype, math.prod(data.shape[1:]), xp)
+        )
+        return cls(
+            data,
+            kernel,
+            lam,
+            order,
+            mass,
+            per_sample(xlogx(data, xp) - data) * (-kernel.eps),
+            xp.where(data > 0, floor, xp.ones_like(data)),
+            threshold,
+        )
+
+    @property
+    def conserves_mass(self) -> bool:
+        """Balanced transport is infinite between samples of different mass."""
+        return math.isinf(self.lam)
+
+    def conjugate(self, g: Array) -> tuple[Array, Array]:
+        """
+        ``Phi*(X, u(g))`` of each sample, (N,), and q, by plain products with one shift a sample.
+
+        A sample in which this underflows gets the value NaN: use `safe_conjugate`. Nothing is moved
+        to the host.
+        """
+        xp = array_namespace(g)
+        logs, top = self._shifted(g)
+        f = xp.exp(logs)
+        del logs
+        Kf, lost = self._denominator(f)
+        value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
+        q = f * self.kernel.apply_adjoint(self.data / Kf)
+        return xp.where(lost, math.nan, value), q
+
+    def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
+        """The same for every g, -inf included, in the log domain."""
+        xp = array_namespace(g)
+        log_q, log_Kf = self._log_marginal(g)
+        return inner(self.data, log_Kf) * self.kernel.eps + self.constant, xp.exp(log_q)
+
+    def log_marginal(self, g: Array) -> tuple[Array, Array]:
+        """
+        ``log q`` with full relative accuracy, -inf in g included, and what was lost, (N,) bool.
+
+        Samples of mass 0 are not looked at.
+        """
+        xp = array_namespace(g)
+        logs, _ = self._shifted(g)
+        Kf, lost = self._denominator(xp.exp(logs))
+        back = self.kernel.apply_adjoint(self.data / Kf)
+        fine = back >= self.threshold
+        ignored = (logs == -math.inf) | (spread(self.mass, g) == 0)
+        axes = tuple(range(1, g.ndim))
+        lost = lost | ~xp.all(fine | ignored, axis=axes)
+        return logs + xp.log(xp.where(fine, back, 1.0)), lost
+
+    def safe_log_marginal(self, g: Array) -> Array:
+        """``log q`` for every g; -inf where q is 0."""
+        return self._log_marginal(g)[0]
+
+    def _shifted(self, g: Array) -> tuple[Array, Array]:
+        """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
+        xp = array_namespace(g)
+        top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+        return (g - top) * (1.0 / self.kernel.eps), xp.reshape(top, (-1,))
+
+    def _denominator(self, f: Array) -> tuple[Array, Array]:
+        """``K f``, safe to divide by, and the samples, (N,), in which it lost digits."""
+        xp = array_namespace(f)
+        Kf = self.kernel.apply(f) + self.padding
+        return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
+
+    def _log_marginal(self, g: Array) -> tuple[Array, Array]:
+        h = g * (1.0 / self.kernel.eps)
+        log_Kf = self.kernel.log_apply(h)
+        return h + self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
+
+    def log_scaling(self, log_Kf: Array) -> Array:
+        """``log a = log(X / K f)``, -inf where X is 0."""
+        xp = array_namespace(log_Kf)
+        positive = self.data > 0
+        return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
+
+    def gap(self, g: Array, marginal: Array, model: Array) -> Array:
+        """
+        Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
+
+        For finite lam the plan of any g has the right first marginal, and the gap of that plan
+        collapses to ``lam KL(q | Y exp(-g/lam))``. Balanced: the plan is rounded.
+        """
+        if self.conserves_mass:
+            return self._rounded_gap(g, marginal, model)
+        xp = array_namespace(g)
+        shrunk = model * xp.exp(xp.where(model > 0, g, 0.0) * (-1.0 / self.lam))
+        return per_sample(kl_divergence(marginal, shrunk, xp)) * self.lam
+
+    def _rounded_gap(self, g: Array, q: Array, Y: Array) -> Array:
+        """
+        Gap of the plan rounded to the marginals X and Y (Altschuler, Weed and Rigollet 2017).
+
+        The plan G of g is scaled down by ``s = min(1, Y/q)``; what is then missing, rr of X and rc
+        of Y, both of mass mR, is sent by ``rr rc^T / mR``. The gap of a feasible plan P is
+        ``eps KL(P|G)``, which is convex in P: the bound is the mean of its values at the two parts,
+        each scaled up to mass m, and takes the form below, without cancellation.
+        """
+        xp = array_namespace(g)
+        eps = self.kernel.eps
+        h = g * (1.0 / eps)
+        log_a = self.log_scaling(self.kernel.log_apply(h))
+        kept = xp.minimum(q, Y)
+        missing = Y - kept
+        share = xp.where(q > 0, (q - kept) / xp.where(q > 0, q, 1.0), 0.0)  # 1 - s
+        log_s = xp.where(kept > 0, xp.log1p(-xp.where(kept > 0, share, 0.0)), 0.0)
+        log_share = xp.where(share > 0, xp.log(xp.where(share > 0, share, 1.0)), -math.inf)
+        log_lost = self.kernel.log_apply(h + log_share)  # rr = a K(f (1 - s))
+        lost = xp.exp(log_a + log_lost)
+        m1, mR = per_sample(kept), per_sample(missing)
+        moves = mR > 0
+        mR_safe = xp.where(moves, mR, 1.0)
+        # Both are mR, but for rounding; make them so.
+        lost_mass = per_sample(lost)
+        scale = xp.where(lost_mass > 0, mR / xp.where(lost_mass > 0, lost_mass, 1.0), 0.0)
+        lost = lost * spread(scale, lost)
+        mass = m1 + mR
+        ratio = xp.where(moves, mR / xp.where(mass > 0, mass, 1.0), 0.0)
+        ratio = xp.minimum(ratio, 1.0)
+        shrink = inner(kept, log_s) - m1 * xp.where(
+            ratio < 1.0, xp.log1p(-xp.where(ratio < 1.0, ratio, 0.0)), 0.0
+        )
+        rest = (
+            inner(lost, xp.where(lost > 0, log_lost, 0.0))
+            + per_sample(xlogx(missing, xp))
+            - inner(missing, xp.where(missing > 0, h, 0.0))
+            - mR * xp.log(mR_safe)
+            - mR * xp.log(xp.where(moves, ratio, 1.0))
+        )
+        cost = self.kernel.product_cost(lost, missing) / mR_safe
+        return (shrink + xp.where(moves, rest, 0.0)) * eps + xp.where(moves, cost, 0.0)
