@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import cast
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array, is_torch_array
@@ -69,9 +68,7 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
     """Return non-negative, finite floating numbers, at least one of them."""
     array = as_floating(name, array, xp)
     if array.ndim == 0 or math.prod(array.shape) == 0:
-        msg = (
-            f"{name} has shape {tuple(array.shape)}: expected at least one mode, none of them empty"
-        )
+        msg = f"{name} has shape {tuple(array.shape)}: expected at least one mode, none empty"
         raise ValueError(msg)
     refuse_where(~xp.isfinite(array), name, array, "finite values")
     refuse_where(array < 0, name, array, "non-negative values")
@@ -128,6 +125,13 @@ def refuse_where(bad: Array, name: str, array: Array, expected: str) -> None:
     raise ValueError(msg)
 
 
+def instance_of(name: str, value: object, kind: type, expected: str) -> None:
+    """Refuse an argument of another kind."""
+    if not isinstance(value, kind):
+        msg = f"{name} is a {type(value).__name__}: expected {expected}"
+        raise TypeError(msg)
+
+
 def positive_number(name: str, value: object, *, infinite: bool = False) -> float:
     """Return ``value`` as a positive float; infinity only where it has a meaning."""
     expected = "a positive number" + (" or inf" if infinite else "")
@@ -139,6 +143,22 @@ def positive_number(name: str, value: object, *, infinite: bool = False) -> floa
         msg = f"{name} is {value!r}: expected {expected}"
         raise ValueError(msg)
     return number
+
+
+def positive_integer(name: str, value: object) -> int:
+    """Return ``value`` as an integer of at least one."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        msg = f"{name} is {value!r}: expected a positive integer"
+        raise ValueError(msg)
+    return int(value)
+
+
+def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuse a word that means nothing here."""
+    if value not in choices:
+        expected = ", ".join(repr(choice) for choice in choices)
+        msg = f"{name} is {value!r}: expected one of {expected}"
+        raise ValueError(msg)
 
 
 def axis_index(name: str, axis: object, ndim: int) -> int:
@@ -179,4 +199,4 @@ def sequence_of_arrays(name: str, arrays: object) -> tuple[Array, ...]:
     if len(arrays) == 0:
         msg = f"{name} is empty: expected at least one array"
         raise ValueError(msg)
-    return tuple(cast("Sequence[Array]", arrays))
+    return tuple(arrays)

@@ -6,10 +6,19 @@ from typing import Literal
 import numpy as np
 from array_api_compat import device as device_of
 
-from wtfarray._arrays import as_floating, common_namespace, follow, positive_number, refuse_where
+from wtfarray._arrays import (
+    as_floating,
+    common_namespace,
+    follow,
+    one_of,
+    positive_integer,
+    positive_number,
+    refuse_where,
+)
 from wtfarray._typing import Array, Device, Namespace
 
 Scale = Literal["mean", "max", "median"] | None
+SCALES = ("mean", "max", "median", None)
 
 
 def grid_cost(
@@ -58,10 +67,8 @@ def grid_cost(
     if not shape:
         msg = "shape is empty: expected the number of points along each axis"
         raise TypeError(msg)
-    for n in shape:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            msg = f"shape is {shape}: expected positive integers"
-            raise ValueError(msg)
+    shape = tuple(positive_integer(f"shape[{k}]", n) for k, n in enumerate(shape))
+    one_of("scale", scale, SCALES)
     power = positive_number("p", p)
     steps = spacing if isinstance(spacing, tuple) else (spacing,) * len(shape)
     if len(steps) != len(shape):
@@ -86,7 +93,7 @@ def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
         statistic = sum(float(a @ c) / float(c.sum()) for a, c in zip(axes, counts, strict=True))
     elif scale == "max":
         statistic = sum(float(a[-1]) for a in axes)
-    elif scale == "median":
+    else:
         total, weight = np.zeros(1), np.ones(1)
         for a, c in zip(axes, counts, strict=True):
             total = np.add.outer(total, a).ravel()
@@ -94,9 +101,6 @@ def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
         order = np.argsort(total)
         middle = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
         statistic = float(total[order][middle])
-    else:
-        msg = f"scale is {scale!r}: expected 'mean', 'max', 'median' or None"
-        raise ValueError(msg)
     return _positive_scale(statistic, scale)
 
 
@@ -148,6 +152,7 @@ def point_cost(points: Array, /, *, p: float = 2, scale: Scale = "mean") -> Arra
         msg = f"points has shape {tuple(points.shape)}: expected (n,) or (n, d), not empty"
         raise ValueError(msg)
     refuse_where(~xp.isfinite(points), "points", points, "finite values")
+    one_of("scale", scale, SCALES)
     power = positive_number("p", p)
     points = xp.reshape(points, (points.shape[0], -1))
     squares = xp.zeros(
@@ -166,12 +171,9 @@ def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
         statistic = float(xp.mean(cost))
     elif scale == "max":
         statistic = float(xp.max(cost))
-    elif scale == "median":
+    else:
         ordered = xp.sort(xp.reshape(cost, (-1,)))
         statistic = float(ordered[(ordered.shape[0] - 1) // 2])
-    else:
-        msg = f"scale is {scale!r}: expected 'mean', 'max', 'median' or None"
-        raise ValueError(msg)
     return _positive_scale(statistic, scale)
 
 

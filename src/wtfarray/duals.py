@@ -16,6 +16,7 @@ from wtfarray._arrays import (
     axis_index,
     check_shape,
     common_namespace,
+    instance_of,
     positive_number,
     same_dtype,
 )
@@ -64,8 +65,8 @@ class BlockDual:
     >>> X, atoms = rng.dirichlet(np.ones(8), 5), rng.dirichlet(np.ones(8), 3).T
     >>> loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.05, lam=10.0)
     >>> dual = wtf.cp_dual(X, [np.ones((5, 3)) / 3, atoms], 0, loss, rho=0.01, constraint="rows")
-    >>> fit = wtf.lbfgs(dual.value_and_gradient, dual.start(), safe_fun=dual.safe_value_and_gradient)
-    >>> certificate = dual.certificate(fit.x)
+    >>> result = wtf.lbfgs(dual.value_and_gradient, dual.start())
+    >>> certificate = dual.certificate(result.x)
     >>> certificate.factor.shape, certificate.gap < 1e-8
     ((5, 3), True)
     """
@@ -82,7 +83,7 @@ class BlockDual:
         return array_namespace(self.bound.data).zeros_like(self.bound.data)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
-        """The dual objective, (), and its gradient; NaN where the fast kernel products underflow."""
+        """The dual objective, (), and its gradient; NaN where fast kernel products underflow."""
         return self._value_and_gradient(g, *self.bound.conjugate(g))
 
     def safe_value_and_gradient(self, g: Array) -> tuple[Array, Array]:
@@ -92,7 +93,7 @@ class BlockDual:
     def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
         xp = array_namespace(g)
         value, factor, slope = self._entropy_part(g)
-        model = self._model(factor)
+        model = self.model(factor)
         gradient = marginal - (model if slope is None else slope * model)
         return xp.sum(values) + value, gradient
 
@@ -107,7 +108,8 @@ class BlockDual:
             value = xp.where(out, math.inf, value)
         return value * self.rho, factor, slope
 
-    def _model(self, factor: Array) -> Array:
+    def model(self, factor: Array) -> Array:
+        """The model tensor as a stack, (N, m_1, ..., m_t)."""
         xp = array_namespace(factor)
         return xp.reshape(self.block.forward(factor), tuple(self.bound.data.shape))
 
@@ -125,14 +127,14 @@ class BlockDual:
         xp = array_namespace(g)
         values, marginal = self.bound.safe_conjugate(g)
         entropy, factor, _ = self._entropy_part(g)
-        model = self._model(factor)
+        model = self.model(factor)
         extra = 0.0
         if self.bound.conserves_mass and self.constraint is None:
             mass, found = per_sample(self.bound.data), per_sample(model)
             scale = xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0)
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
             extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
-            factor, model = feasible, self._model(feasible)
+            factor, model = feasible, self.model(feasible)
         gap = float(xp.sum(self.bound.gap(g, marginal, model))) + extra
         lower = -float(xp.sum(values) + entropy)
         return Certificate(factor, lower, lower + gap, gap)
@@ -254,9 +256,7 @@ def _bind(
     loss: Loss, X: Array, factors: Sequence[Array]
 ) -> tuple[BoundLoss, tuple[int, ...], tuple[Array, ...]]:
     """Tie the loss to the data and bring the factors into the order of its stack."""
-    if not isinstance(loss, Loss):
-        msg = f"loss is a {type(loss).__name__}: expected Wasserstein, Frobenius, KullbackLeibler"
-        raise TypeError(msg)
+    instance_of("loss", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
     xp = common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     bound = loss.bind(X)
     if len(factors) != X.ndim:
@@ -300,12 +300,13 @@ def _check_mass(dual: BlockDual) -> None:
         noise = xp.asarray(
             rng.normal(size=dual.block.shape), dtype=data.dtype, device=device_of(data)
         )
-        found = per_sample(dual._model(conjugate_of_entropy(noise, dual.constraint, xp)[1]))
+        found = per_sample(dual.model(conjugate_of_entropy(noise, dual.constraint, xp)[1]))
         if not bool(xp.all(xp.abs(found - mass) <= tolerance * xp.max(mass))):
             worst = int(xp.argmax(xp.abs(found - mass)))
             msg = (
-                f"constraint is {dual.constraint!r} and the loss is balanced (lam = inf), but sample "
-                f"{worst} of X weighs {float(mass[worst])} and a model under these constraints "
-                f"{float(found[worst])}: expected constraints that conserve mass, or a finite lam"
+                f"constraint is {dual.constraint!r} and the loss is balanced (lam = inf), but "
+                f"sample {worst} of X weighs {float(mass[worst])} and a model under these "
+                f"constraints {float(found[worst])}: expected others that conserve "
+                "mass, or a finite lam"
             )
             raise ValueError(msg)

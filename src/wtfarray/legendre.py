@@ -1,21 +1,17 @@
 """Entropies, their constraint sets, their Legendre transforms, and the free dual variable."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
-from wtfarray._arrays import as_floating, as_nonnegative, common_namespace, refuse_where
+from wtfarray._arrays import as_floating, as_nonnegative, common_namespace, one_of, refuse_where
 from wtfarray._typing import Array, DType, Namespace
-from wtfarray.kernels import logsumexp
 
 Constraint = Literal["rows", "columns", "all"] | None
 
 
 def check_constraint(name: str, constraint: object, ndim: int) -> None:
     """Refuse an unknown constraint, and rows or columns of what is not a matrix."""
-    known = get_args(get_args(Constraint)[0])
-    if constraint is not None and constraint not in known:
-        msg = f"{name} is {constraint!r}: expected None or one of {known}"
-        raise ValueError(msg)
+    one_of(name, constraint, (None, "rows", "columns", "all"))
     if constraint in ("rows", "columns") and ndim != 2:
         msg = f"{name} is {constraint!r} for an array with {ndim} modes: expected None or 'all'"
         raise ValueError(msg)

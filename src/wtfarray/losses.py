@@ -35,26 +35,30 @@ class BoundLoss(Protocol):
     with ``u = -lam expm1(-g/lam)`` (``u = g`` for infinite ``lam``).
     """
 
-    order: tuple[int, ...]
-    """The modes of the data, in the order in which they are stacked."""
-    data: Array
-    """The data, stacked."""
-    lam: float
-    """The bound on u; inf where u is free itself."""
-    conserves_mass: bool
-    """Whether the loss is finite only where the samples of Y weigh what those of X do."""
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The modes of the data, in the order in which they are stacked."""
+
+    @property
+    def data(self) -> Array:
+        """The data, stacked."""
+
+    @property
+    def lam(self) -> float:
+        """The bound on u; inf where u is free itself."""
+
+    @property
+    def conserves_mass(self) -> bool:
+        """Whether the loss is finite only where the samples of Y weigh what those of X do."""
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """``Phi*(X, u(g))`` of each sample, (N,), and its gradient in g. NaN: use the safe one."""
-        ...
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """The same, slower, for every g."""
-        ...
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,); ``marginal`` is q(g)."""
-        ...
 
 
 @runtime_checkable
@@ -63,11 +67,9 @@ class Loss(Protocol):
 
     def bind(self, X: Array, /) -> BoundLoss:
         """Check the data and tie the loss to them."""
-        ...
 
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """``Phi*(X, U)`` and its gradient in U."""
-        ...
 
 
 def stack(bound: BoundLoss, tensor: Array) -> Array:
@@ -136,7 +138,7 @@ class Wasserstein:
         if modes is not None:
             groups = tuple(tuple(m) if isinstance(m, Sequence) else (m,) for m in modes)
             if len(groups) != len(matrices) or not all(groups):
-                msg = f"modes is {modes!r}: expected one mode or group for each of {len(matrices)} costs"
+                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"
                 raise ValueError(msg)
         object.__setattr__(self, "costs", matrices)
         object.__setattr__(self, "eps", positive_number("eps", eps))
@@ -180,6 +182,7 @@ class Wasserstein:
             if len(self.costs) > ndim:
                 msg = f"X has {ndim} modes: expected at least {len(self.costs)}, one for each cost"
                 raise ValueError(msg)
+            groups: tuple[tuple[int, ...], ...]
             groups = tuple((k,) for k in range(ndim - len(self.costs), ndim))
         else:
             groups = tuple(tuple(axis_index("modes", k, ndim) for k in g) for g in self.modes)
@@ -191,9 +194,9 @@ class Wasserstein:
             size = math.prod(shape[m] for m in group)
             if cost.shape[0] != size:
                 msg = (
-                    f"costs[{k}] has shape {tuple(cost.shape)}: expected ({size}, {size}), the size "
-                    f"of mode{'s' * (len(group) > 1)} {', '.join(map(str, group))} of X, which has "
-                    f"shape {shape}"
+                    f"costs[{k}] has shape {tuple(cost.shape)}: expected ({size}, {size}), the "
+                    f"size of mode{'s' * (len(group) > 1)} {', '.join(map(str, group))} of X, "
+                    f"which has shape {shape}"
                 )
                 raise ValueError(msg)
         return groups
@@ -282,7 +285,7 @@ class BoundFrobenius:
         """Nothing here can underflow."""
         return self.conjugate(g)
 
-    def gap(self, g: Array, marginal: Array, model: Array) -> Array:
+    def gap(self, g: Array, marginal: Array, model: Array) -> Array:  # noqa: ARG002
         """``|X + g - Y|^2 / 2``: the loss is known exactly, so is its Fenchel-Young gap."""
         rest = marginal - model
         return 0.5 * inner(rest, rest)

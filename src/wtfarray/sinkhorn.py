@@ -14,6 +14,7 @@ from wtfarray._arrays import (
     as_nonnegative,
     check_shape,
     common_namespace,
+    instance_of,
     positive_number,
     same_dtype,
 )
@@ -95,9 +96,7 @@ def wasserstein(
     (2, 4)
     """
     xp = common_namespace(X=X, Y=Y)
-    if not isinstance(loss, Wasserstein):
-        msg = f"loss is a {type(loss).__name__}: expected Wasserstein"
-        raise TypeError(msg)
+    instance_of("loss", loss, Wasserstein, "Wasserstein")
     problem = loss.bind(X)
     shape = tuple(X.shape)
     check_shape("Y", Y, shape)
@@ -175,8 +174,9 @@ def _points(problem: TransportProblem, Y: Array, g: Array) -> Iterator[_Point]:
     """
     Anderson-accelerated Sinkhorn: solve ``g/lam + log q(g) = log Y`` in every sample.
 
-    The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for infinite
-    lam). A sample whose residual grows threefold goes back to its last plain step and forgets.
+    The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
+    infinite lam). A sample whose residual grows threefold goes back to its last plain step
+    and forgets.
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
@@ -276,19 +276,11 @@ def _result(
         g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
     values, gaps, u = _bounds(problem, Y, g)
     value, gap = xp.sum(values), float(xp.sum(gaps))
-    converged = gap <= tol * max(
-        abs(float(value)), problem.kernel.eps * float(xp.sum(problem.mass))
-    )
+    floor = problem.kernel.eps * float(xp.sum(problem.mass))
+    converged = gap <= tol * max(abs(float(value)), floor)
     message = f"duality gap {gap:.1e} after {n_iter} iterations"
     if not converged:
         message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
         warnings.warn(message, stacklevel=3)
-    return TransportResult(
-        value,
-        unstack(problem, u, shape),
-        gap,
-        converged,
-        message,
-        n_iter,
-        unstack(problem, g, shape),
-    )
+    gradient, dual = unstack(problem, u, shape), unstack(problem, g, shape)
+    return TransportResult(value, gradient, gap, converged, message, n_iter, dual)
