@@ -35,14 +35,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
-    # Tests need no annotations, but their bodies are checked.
+    # Tests are checked less strictly: they pass wrong arguments on purpose.
     session.run(
         "mypy",
-        "--allow-untyped-defs",
-        "--allow-incomplete-defs",
-        "--allow-untyped-calls",
-        "--allow-untyped-decorators",
-        "--no-warn-return-any",
+        "--config-file=",
+        "--check-untyped-defs",
+        "--disable-error-code=arg-type",
+        "--disable-error-code=misc",
         "--ignore-missing-imports",
         "noxfile.py",
         "tests",

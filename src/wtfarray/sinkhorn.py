@@ -19,9 +19,8 @@ from wtfarray._arrays import (
     same_dtype,
 )
 from wtfarray._typing import Array
-from wtfarray.anderson import Secants
+from wtfarray.inner import Sinkhorn
 from wtfarray.kernels import GibbsKernel
-from wtfarray.legendre import dual_of_free
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import TransportProblem
@@ -114,11 +113,11 @@ def wasserstein(
     n_iter = 0
     for level in levels[:-1]:
         # Coarse levels only have to bring g near: the next one goes on from there.
-        coarse = _at_level(problem, level)
-        g, n = _solve(coarse, Y, g, 1e-2, min(50, max_iter))
+        g, n = _solve(Sinkhorn(problem.at_eps(loss.eps * level), g), Y, 1e-2, min(50, max_iter))
         n_iter += n
-    g, n = _solve(problem, Y, g, tol, max_iter)
-    return _result(problem, Y, g, shape, tol, n_iter + n)
+    solver = Sinkhorn(problem, g)
+    g, n = _solve(solver, Y, tol, max_iter)
+    return _result(solver, Y, g, shape, tol, n_iter + n)
 
 
 def _levels(kernel: GibbsKernel) -> tuple[float, ...]:
@@ -128,11 +127,6 @@ def _levels(kernel: GibbsKernel) -> tuple[float, ...]:
     typical = sum(float(xp.mean(c)) for c in finite)
     count = max(0, math.floor(math.log(max(0.1 * typical / kernel.eps, 1.0)) / math.log(3.0)))
     return tuple(3.0**k for k in range(count, -1, -1))
-
-
-def _at_level(problem: TransportProblem, level: float) -> TransportProblem:
-    kernel = GibbsKernel.of(problem.kernel.costs, problem.kernel.eps * level)
-    return TransportProblem.of(problem.data, kernel, problem.lam, problem.order)
 
 
 def _feasible(problem: TransportProblem, Y: Array) -> Array:
@@ -158,123 +152,35 @@ def _feasible(problem: TransportProblem, Y: Array) -> Array:
     return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)
 
 
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """One iterate of every sample."""
-
-    g: Array
-    q: Array
-    shrunk: Array
-    """``Y exp(-g/lam)``: equal to q at the solution."""
-    ratio: Array
-    """``log(shrunk / q)``."""
-
-
-def _points(problem: TransportProblem, Y: Array, g: Array) -> Iterator[_Point]:
-    """
-    Anderson-accelerated Sinkhorn: solve ``g/lam + log q(g) = log Y`` in every sample.
-
-    The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
-    infinite lam). A sample whose residual grows threefold goes back to its last plain step
-    and forgets.
-    """
+def _solve(solver: Sinkhorn, Y: Array, tol: float, max_iter: int) -> tuple[Array, int]:
+    """Iterate until the gap is small; return g and the number of iterations."""
     xp = array_namespace(Y)
-    eps, lam = problem.kernel.eps, problem.lam
-    balanced = problem.conserves_mass
-    damp = eps if balanced else eps * lam / (lam + eps)
-    live = (Y > 0) & spread(problem.mass > 0, Y)
-    log_Y = xp.log(xp.where(live, Y, 1.0))
-    mass = xp.where(problem.mass > 0, problem.mass, 1.0)
-    secants = Secants(Y)
-    g = xp.where(live, g, 0.0)
-    plain, last_g, last_phi, last_size = g, g, g, None
-    safe = False
-    while True:
-        masked = xp.where(live, g, -math.inf)
-        masked = xp.where(spread(problem.mass > 0, Y), masked, 0.0)
-        if not safe:
-            log_q, lost = problem.log_marginal(masked)
-            safe = bool(xp.any(lost))
-        if safe:
-            log_q = problem.safe_log_marginal(masked)
-        q = xp.where(live, xp.exp(log_q), 0.0)
-        log_q = xp.where(live, log_q, 0.0)
-        shrunk = Y
-        if not balanced:
-            # The best constant to add to g in each sample is known: q does not depend on it.
-            shrunk = xp.where(live, Y * xp.exp(g * (-1.0 / lam)), 0.0)
-            total = per_sample(shrunk) / mass
-            total = xp.where(problem.mass > 0, total, 1.0)
-            g = xp.where(live, g + spread(lam * xp.log(total), g), 0.0)
-            shrunk = shrunk / spread(total, shrunk)
-        ratio = xp.where(live, log_Y - log_q - (0.0 if balanced else g * (1.0 / lam)), 0.0)
-        yield _Point(g, q, shrunk, ratio)
-        residual = ratio * damp
-        phi = log_Y * damp - residual
-        size = per_sample(xp.abs(shrunk - q))
-        if last_size is None:
-            worse = size < 0
-        else:
-            worse = ~(size <= 3.0 * last_size)
-            secants.forget(worse)
-            secants.add(g - last_g, phi - last_phi, ~worse)
-        step = secants.step(residual)
-        last_g, last_phi, last_size = g, phi, xp.where(worse, math.inf, size)
-        g, plain = xp.where(spread(worse, g), plain, g + step), g + residual
-
-
-def _solve(
-    problem: TransportProblem, Y: Array, g: Array, tol: float, max_iter: int
-) -> tuple[Array, int]:
-    """Iterate until the gap is small or no longer falls; return g and the number of iterations."""
-    xp = array_namespace(Y)
+    problem = solver.problem
     floor = problem.kernel.eps * float(xp.sum(problem.mass))
     scale, check = floor, math.inf
-    for n, point in enumerate(_points(problem, Y, g), start=1):
-        size = _size(problem, point)
+    # Balanced: eps KL(q|Y), the order of the value's error; the rounded gap is larger.
+    factor = problem.kernel.eps if problem.conserves_mass else problem.lam
+    for n, point in enumerate(solver.iterates(Y), start=1):
+        size = float(xp.sum(point.gap_bound(factor)))
         if size <= min(tol * scale, check) or n % 100 == 0 or n == max_iter:
-            values, gaps, _ = _bounds(problem, Y, point.g)
+            values, gaps, _ = solver.bounds(Y, point.g)
             gap, scale = float(xp.sum(gaps)), max(abs(float(xp.sum(values))), floor)
             if gap <= tol * scale or n == max_iter:
                 return point.g, n
-            # The balanced gap falls like the root of the size: look again when it should do.
+            # The rounded gap falls like the root of the size: look again when it should do.
             check = size * min(0.5, (tol * scale / gap) ** 2)
-    raise AssertionError  # the points do not end
-
-
-def _size(problem: TransportProblem, point: _Point) -> float:
-    """
-    Bound the gap ``lam KL(q | shrunk)`` from above; balanced: ``eps KL``, the error next to it.
-
-    An entry of KL(q|s) is ``s psi(d)`` with ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
-    """
-    xp = array_namespace(point.q)
-    squares = inner(point.ratio * point.ratio, xp.maximum(point.q, point.shrunk))
-    factor = problem.kernel.eps if problem.conserves_mass else problem.lam
-    return 0.5 * factor * float(xp.sum(squares))
-
-
-def _bounds(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array, Array]:
-    """Lower bound and gap of each sample, (N,) each, and the paper's u."""
-    xp = array_namespace(Y)
-    empty = spread(problem.mass == 0, Y)
-    if not problem.conserves_mass:
-        g = xp.where(empty, 40.0 * problem.lam, g)  # u = lam to rounding
-    masked = xp.where((Y > 0) | empty, g, -math.inf)
-    values, q = problem.safe_conjugate(masked)
-    u, _ = dual_of_free(g, problem.lam, xp)
-    value = inner(u, Y) - values
-    return value, problem.gap(masked, q, Y), xp.where((Y > 0) | empty, u, -math.inf)
+    raise AssertionError  # the iterates do not end
 
 
 def _result(
-    problem: TransportProblem, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
+    solver: Sinkhorn, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
 ) -> TransportResult:
     xp = array_namespace(Y)
+    problem = solver.problem
     if problem.conserves_mass:
         weight = per_sample(Y)
         g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
-    values, gaps, u = _bounds(problem, Y, g)
+    values, gaps, u = solver.bounds(Y, g)
     value, gap = xp.sum(values), float(xp.sum(gaps))
     floor = problem.kernel.eps * float(xp.sum(problem.mass))
     converged = gap <= tol * max(abs(float(value)), floor)

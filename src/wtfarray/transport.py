@@ -14,6 +14,19 @@ from wtfarray.tensor import inner, per_sample, spread
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Marginal:
+    """The second marginal q of the plan of g, and what it takes to get the value from it."""
+
+    q: Array
+    log_q: Array
+    lost: Array | None
+    """The samples, (N,), in which digits were lost; None where none can be."""
+    denominator: Array | None
+    """``K f`` with the maximum of g taken off; None where ``top`` holds ``log K f``."""
+    top: Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class TransportProblem:
     """
     `Wasserstein` with its data: a stack X (N, m_1, ..., m_t) of N samples and their kernel.
@@ -60,6 +73,10 @@ class TransportProblem:
             threshold,
         )
 
+    def at_eps(self, eps: float) -> TransportProblem:
+        """The same problem with another smoothing."""
+        return self.of(self.data, GibbsKernel.of(self.kernel.costs, eps), self.lam, self.order)
+
     @property
     def conserves_mass(self) -> bool:
         """Balanced transport is infinite between samples of different mass."""
@@ -87,25 +104,37 @@ class TransportProblem:
         log_q, log_Kf = self._log_marginal(g)
         return inner(self.data, log_Kf) * self.kernel.eps + self.constant, xp.exp(log_q)
 
-    def log_marginal(self, g: Array) -> tuple[Array, Array]:
+    def marginal(self, g: Array, *, safe: bool) -> Marginal:
         """
-        ``log q`` with full relative accuracy, -inf in g included, and what was lost, (N,) bool.
+        The second marginal of the plan of g with full relative accuracy; g may be -inf.
 
-        Samples of mass 0 are not looked at.
+        Without ``safe`` by plain products, which may lose digits: see `Marginal.lost`.
         """
+        if safe:
+            return self._safe_marginal(g)
         xp = array_namespace(g)
-        logs, _ = self._shifted(g)
-        Kf, lost = self._denominator(xp.exp(logs))
+        logs, top = self._shifted(g)
+        f = xp.exp(logs)
+        Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
-        fine = back >= self.threshold
-        ignored = (logs == -math.inf) | (spread(self.mass, g) == 0)
-        axes = tuple(range(1, g.ndim))
-        lost = lost | ~xp.all(fine | ignored, axis=axes)
-        return logs + xp.log(xp.where(fine, back, 1.0)), lost
+        ignored = (f == 0) & (logs == -math.inf)
+        fine = (back >= self.threshold) | ignored | (spread(self.mass, g) == 0)
+        lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
+        log_back = xp.log(xp.where(back > 0, back, 1.0))
+        return Marginal(f * back, logs + log_back, lost, Kf, top)
 
-    def safe_log_marginal(self, g: Array) -> Array:
-        """``log q`` for every g; -inf where q is 0."""
-        return self._log_marginal(g)[0]
+    def _safe_marginal(self, g: Array) -> Marginal:
+        xp = array_namespace(g)
+        log_q, log_Kf = self._log_marginal(g)
+        return Marginal(xp.exp(log_q), log_q, None, None, log_Kf)
+
+    def value(self, marginal: Marginal) -> Array:
+        """``Phi*(X, u(g))`` of each sample, (N,), from what `marginal` has computed already."""
+        xp = array_namespace(marginal.q)
+        if marginal.denominator is None:
+            return inner(self.data, marginal.top) * self.kernel.eps + self.constant
+        logs = inner(self.data, xp.log(marginal.denominator)) * self.kernel.eps
+        return logs + self.mass * marginal.top + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""

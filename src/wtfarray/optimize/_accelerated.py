@@ -98,10 +98,10 @@ def gradient_descent(
     base, momentum = point, 1.0
     while result is None:
         first, ceiling = step, monitor.best_value + objective.noise(point)
-        step, found = _descend(objective, base, step, ceiling)
+        step, found = _descend(objective, base, first, ceiling)
         if base is not point and (isinstance(found, Failure) or found.value > ceiling):
             # The momentum led astray: a plain gradient step from the iterate cannot.
-            base, momentum = point, 1.0
+            base, momentum, step = point, 1.0, first
             continue
         if isinstance(found, Failure):
             return monitor.give_up(point, found, first * point.square)

@@ -72,7 +72,7 @@ def lbfgs(
     -----
     One host synchronisation per evaluation and one per iteration. The run also counts as converged
     when rounding leaves nothing to gain: no new lowest value and no new smallest gradient norm in
-    10 iterations, or a line search that brackets the minimum within rounding.
+    10 iterations, or no step found where the predicted decrease is lost in rounding.
 
     Examples
     --------

@@ -146,8 +146,7 @@ class Objective:
     def _call(self, name: str, function: Fun, x: Array, direction: Array | None) -> Point:
         xp = self.xp
         self.n_evaluations += 1
-        # A detached view: a `fun` that calls `requires_grad_` on it must not touch ours.
-        value, gradient = function(self.unflatten(x.detach() if is_torch_array(x) else x))
+        value, gradient = function(self.unflatten(x))
         self._check(name, value, gradient)
         if is_torch_array(gradient):
             gradient = gradient.detach()

@@ -1,0 +1,150 @@
+"""
+The inner problem, for a fixed model Y: value and gradient of the loss in Y.
+
+``Phi(X, Y) = max_g <u(g), Y> - Phi*(X, u(g))``, solved sample by sample by Anderson-accelerated
+Sinkhorn iterations, warm-started and with its history kept from one Y to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._typing import Array
+from wtfarray.anderson import Secants
+from wtfarray.legendre import dual_of_free
+from wtfarray.tensor import inner, per_sample, spread
+from wtfarray.transport import Marginal, TransportProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """One dual point of every sample."""
+
+    g: Array
+    marginal: Marginal
+    shrunk: Array
+    """``Y exp(-g/lam)``: equal to the marginal at the solution."""
+    ratio: Array
+    """``log(shrunk / q)``, 0 where Y or the sample of X is."""
+    step: Array
+    """What will be added to g."""
+    plain: Array
+    """What Sinkhorn would add."""
+
+    def decrement(self) -> Array:
+        """Estimate of what the value still lacks, (N,): the residual times the next step."""
+        xp = array_namespace(self.g)
+        rest = self.shrunk - self.marginal.q
+        return xp.maximum(xp.abs(inner(rest, self.step)), xp.abs(inner(rest, self.plain)))
+
+    def gap_bound(self, factor: float) -> Array:
+        """
+        Bound ``factor KL(q | shrunk)`` from above, (N,).
+
+        An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
+        """
+        xp = array_namespace(self.g)
+        larger = xp.maximum(self.marginal.q, self.shrunk)
+        return inner(self.ratio * self.ratio, larger) * (0.5 * factor)
+
+
+class Sinkhorn:
+    """
+    Solve ``g/lam + log q(g) = log Y`` in every sample, for one Y after the other.
+
+    The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
+    infinite lam). Y enters only as the target, so that the secants survive a change of Y. A sample
+    whose residual grows threefold goes back to its last plain step and forgets its secants.
+    """
+
+    def __init__(self, problem: TransportProblem, g: Array, memory: int = 8) -> None:
+        self.problem = problem
+        self.g = g
+        """Where the next solve starts."""
+        self.evaluations = 0
+        eps, lam = problem.kernel.eps, problem.lam
+        self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
+        self._secants = Secants(memory)
+        self._last: tuple[Array, Array] | None = None
+        self._safe = False
+
+    def iterates(self, Y: Array) -> Iterator[Iterate]:
+        """The iterates for this Y, without end; `g` runs one step ahead of them."""
+        xp = array_namespace(Y)
+        problem, damp = self.problem, self._damp
+        balanced = problem.conserves_mass
+        filled = spread(problem.mass > 0, Y)
+        live = (Y > 0) & filled
+        # Zeros in Y and empty samples take extra passes: only where there are any.
+        live = None if bool(xp.all(live)) else live
+        log_Y = xp.log(Y if live is None else xp.where(live, Y, 1.0))
+        self._secants.reweigh(Y)
+        g, plain, size = self.g, self.g, None
+        while True:
+            marginal = self._marginal(g, live, filled)
+            g, shrunk = (g, Y) if balanced else self._translate(g, Y, live)
+            ratio = log_Y - marginal.log_q - (0.0 if balanced else g * (1.0 / problem.lam))
+            if live is not None:
+                ratio = xp.where(live, ratio, 0.0)
+            residual = ratio * damp
+            phi = log_Y * damp - residual
+            worse, size = self._growth(shrunk - marginal.q, size)
+            if self._last is not None:
+                self._secants.forget(worse)
+                self._secants.add(g - self._last[0], phi - self._last[1], ~worse)
+            self._last = (g, phi)
+            step = self._secants.step(residual)
+            self.g = xp.where(spread(worse, g), plain, g + step)
+            plain = g + residual
+            yield Iterate(g, marginal, shrunk, ratio, step, residual)
+            g = self.g
+
+    def _marginal(self, g: Array, live: Array | None, filled: Array) -> Marginal:
+        xp = array_namespace(g)
+        self.evaluations += 1
+        if live is not None:
+            g = xp.where(live, g, xp.where(filled, -math.inf, 0.0 * g))
+        marginal = self.problem.marginal(g, safe=self._safe)
+        if marginal.lost is not None and bool(xp.any(marginal.lost)):
+            self._safe = True
+            marginal = self.problem.marginal(g, safe=True)
+        return marginal
+
+    def _translate(self, g: Array, Y: Array, live: Array | None) -> tuple[Array, Array]:
+        """Add the best constant to g in each sample: it is known, for q does not depend on it."""
+        xp = array_namespace(g)
+        lam, mass = self.problem.lam, self.problem.mass
+        shrunk = Y * xp.exp(g * (-1.0 / lam))
+        if live is not None:
+            shrunk = xp.where(live, shrunk, 0.0)
+        total = per_sample(shrunk)
+        total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
+        return g + spread(xp.log(total) * lam, g), shrunk / spread(total, shrunk)
+
+    @staticmethod
+    def _growth(rest: Array, before: Array | None) -> tuple[Array, Array]:
+        """The samples whose residual grew threefold, and the residuals to compare with next."""
+        xp = array_namespace(rest)
+        size = per_sample(xp.abs(rest))
+        if before is None:
+            return size < 0, size
+        worse = ~(size <= 3.0 * before)
+        return worse, xp.where(worse, math.inf, size)
+
+    def bounds(self, Y: Array, g: Array) -> tuple[Array, Array, Array]:
+        """A lower bound and a duality gap of each sample, (N,) each, and the paper's u at g."""
+        xp = array_namespace(Y)
+        problem = self.problem
+        empty = spread(problem.mass == 0, Y)
+        if not problem.conserves_mass:
+            g = xp.where(empty, 40.0 * problem.lam, g)  # u = lam to rounding
+        allowed = (Y > 0) | empty
+        masked = xp.where(allowed, g, -math.inf)
+        values, q = problem.safe_conjugate(masked)
+        u, _ = dual_of_free(g, problem.lam, xp)
+        gap = problem.gap(masked, q, Y)
+        return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
