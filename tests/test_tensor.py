@@ -1,6 +1,7 @@
 """n-mode algebra against TensorLy, and every block of a model against its adjoint."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -74,9 +75,8 @@ class TestFold:
 
 class TestModeProduct:
     @every_mode
-    @pytest.mark.parametrize("rows", [1, 6])
-    def test_is_tensorly_s(self, array, shape, mode, rows):
-        tensor, matrix = normal(shape), normal((rows, shape[mode]), seed=1)
+    def test_is_tensorly_s(self, array, shape, mode):
+        tensor, matrix = normal(shape), normal(((1, 6)[mode % 2], shape[mode]), seed=1)
         result = wtf.mode_product(array(tensor), array(matrix), mode)
         assert_close(result, array(mode_dot(tensor, matrix, mode)), rtol=TIGHT, atol=TIGHT)
 
@@ -134,7 +134,7 @@ class TestModeProducts:
 
 class TestCpToTensor:
     @every_shape
-    @pytest.mark.parametrize("rank", [1, 3, 7])
+    @pytest.mark.parametrize("rank", [1, 7])
     @pytest.mark.parametrize("weighted", [False, True])
     def test_is_tensorly_s(self, array, shape, rank, weighted):
         factors = [normal((n, rank), seed=k) for k, n in enumerate(shape)]
@@ -159,7 +159,7 @@ class TestCpToTensor:
 
 class TestTuckerToTensor:
     @every_shape
-    @pytest.mark.parametrize("offset", [-2, 0, 2])
+    @pytest.mark.parametrize("offset", [-2, 2])
     def test_is_tensorly_s(self, array, shape, offset):
         ranks = [max(1, n + offset) for n in shape]
         core = normal(ranks)
@@ -198,14 +198,17 @@ def assert_adjoint(block, array, seed):
 
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 seeds = st.integers(0, 1000)
-few = settings(max_examples=12, suppress_health_check=[HealthCheck.differing_executors])
+few = settings(
+    # JAX compiles every operation anew for every shape.
+    max_examples=2 if "jax" in sys.modules else 20,
+    suppress_health_check=[HealthCheck.differing_executors],
+)
 
 
 class TestCpBlock:
     @few
     @given(shape=sizes, rank=st.integers(1, 6), weighted=st.booleans(), seed=seeds)
-    @example(shape=[1, 1, 1], rank=1, weighted=True, seed=0)
-    @example(shape=[2, 3, 2, 4], rank=6, weighted=True, seed=0)
+    @example(shape=[2, 1, 3], rank=4, weighted=True, seed=0)
     def test_xi_is_the_adjoint(self, array, shape, rank, weighted, seed):
         factors = [array(f) for f in uniform_factors(shape, [rank] * len(shape), seed)]
         weights = array(np.arange(1.0, rank + 1)) if weighted else None
@@ -236,9 +239,8 @@ class TestCpWeightsBlock:
 
 class TestTuckerBlock:
     @few
-    @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=4))
-    @example(pairs=[(1, 1), (1, 1), (1, 1)])
-    @example(pairs=[(2, 4), (1, 3), (3, 1), (2, 2), (2, 3)])
+    @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=5))
+    @example(pairs=[(2, 4), (1, 1), (3, 1)])
     def test_xi_is_the_adjoint(self, array, pairs):
         shape, ranks = zip(*pairs, strict=True)
         factors = [array(f) for f in uniform_factors(shape, ranks)]
@@ -249,7 +251,7 @@ class TestTuckerBlock:
             assert_adjoint(block, array, mode)
             assert_close(block.forward(factor), model, rtol=TIGHT)
 
-    @every_shape
+    @pytest.mark.parametrize("shape", [(4,), (3, 5), (4, 1, 3)], ids=str)
     def test_superdiagonal_core_is_cp(self, array, shape):
         factors = [array(f) for f in uniform_factors(shape, [3] * len(shape))]
         weights = np.array([0.5, 2.0, 3.0])
@@ -263,9 +265,8 @@ class TestTuckerBlock:
 
 class TestCoreBlock:
     @few
-    @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=4))
-    @example(pairs=[(1, 1), (1, 1), (1, 1)])
-    @example(pairs=[(2, 4), (1, 3), (3, 1), (2, 2), (2, 3)])
+    @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=5))
+    @example(pairs=[(2, 4), (1, 1), (3, 1)])
     def test_omega_is_the_adjoint(self, array, pairs):
         shape, ranks = zip(*pairs, strict=True)
         factors = [array(f) for f in uniform_factors(shape, ranks)]

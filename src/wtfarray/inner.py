@@ -26,6 +26,8 @@ class Iterate:
 
     g: Array
     marginal: Marginal
+    shift: Array
+    """Constant that was added to each sample of g after the marginal was computed, (N,)."""
     shrunk: Array
     """``Y exp(-g/lam)``: equal to the marginal at the solution."""
     ratio: Array
@@ -34,6 +36,8 @@ class Iterate:
     """What will be added to g."""
     plain: Array
     """What Sinkhorn would add."""
+    size: Array
+    """L1 norm of shrunk - q a sample, (N,); inf where it has just grown."""
 
     def decrement(self) -> Array:
         """Estimate of what the value still lacks, (N,): the residual times the next step."""
@@ -86,7 +90,10 @@ class Sinkhorn:
         g, plain, size = self.g, self.g, None
         while True:
             marginal = self._marginal(g, live, filled)
-            g, shrunk = (g, Y) if balanced else self._translate(g, Y, live)
+            shift, shrunk = 0.0 * problem.mass, Y
+            if not balanced:
+                shift, shrunk = self._translation(g, Y, live)
+                g = g + spread(shift, g)
             ratio = log_Y - marginal.log_q - (0.0 if balanced else g * (1.0 / problem.lam))
             if live is not None:
                 ratio = xp.where(live, ratio, 0.0)
@@ -100,7 +107,7 @@ class Sinkhorn:
             step = self._secants.step(residual)
             self.g = xp.where(spread(worse, g), plain, g + step)
             plain = g + residual
-            yield Iterate(g, marginal, shrunk, ratio, step, residual)
+            yield Iterate(g, marginal, shift, shrunk, ratio, step, residual, size)
             g = self.g
 
     def _marginal(self, g: Array, live: Array | None, filled: Array) -> Marginal:
@@ -114,8 +121,8 @@ class Sinkhorn:
             marginal = self.problem.marginal(g, safe=True)
         return marginal
 
-    def _translate(self, g: Array, Y: Array, live: Array | None) -> tuple[Array, Array]:
-        """Add the best constant to g in each sample: it is known, for q does not depend on it."""
+    def _translation(self, g: Array, Y: Array, live: Array | None) -> tuple[Array, Array]:
+        """The best constant to add to g in each sample: it is known, for q does not feel it."""
         xp = array_namespace(g)
         lam, mass = self.problem.lam, self.problem.mass
         shrunk = Y * xp.exp(g * (-1.0 / lam))
@@ -123,7 +130,7 @@ class Sinkhorn:
             shrunk = xp.where(live, shrunk, 0.0)
         total = per_sample(shrunk)
         total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
-        return g + spread(xp.log(total) * lam, g), shrunk / spread(total, shrunk)
+        return xp.log(total) * lam, shrunk / spread(total, shrunk)
 
     @staticmethod
     def _growth(rest: Array, before: Array | None) -> tuple[Array, Array]:

@@ -56,6 +56,13 @@ class GibbsKernel:
             logs = _log_product(logs, matrix, cost * (-1.0 / self.eps), axis, xp)
         return logs
 
+    def reaches(self, targets: Array) -> Array:
+        """From where, (N, m_1, ..., m_t) bool, some of the ``targets`` can be reached."""
+        xp = array_namespace(targets)
+        dtype = self.costs[0].dtype
+        finite = tuple(xp.astype(xp.isfinite(cost), dtype) for cost in self.costs)
+        return _apply(xp.astype(targets, dtype), finite) > 0
+
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
         xp = array_namespace(sources)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
-from wtfarray.tensor import apply_to_mode, contract_but, cp_product, mode_products, mttkrp
+from wtfarray.tensor import apply_to_mode, contract_but, cp_product, mode_products, mttkrp, mttkrps
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,3 +87,48 @@ def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
 
     shape = tuple(factors[k].shape[1] for k in inverse)
     return Block(shape, _model_shape(factors), forward, adjoint)
+
+
+@dataclass(frozen=True)
+class CPModel:
+    """All blocks of a CP model at once: the factors, then the weights if they are learned."""
+
+    modes: int
+    learns_weights: bool
+    scale: float = 1.0
+    """What the learned weights are multiplied by."""
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor."""
+        weights = blocks[self.modes] * self.scale if self.learns_weights else None
+        return cp_product(blocks[: self.modes], weights)
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """Xi_k of every factor, and the adjoint of the weights."""
+        factors = blocks[: self.modes]
+        xis = mttkrps(dual, factors)
+        if not self.learns_weights:
+            return xis
+        xp = array_namespace(dual)
+        omega = xp.sum(xis[0] * factors[0], axis=0) * self.scale
+        return [*(xi * (blocks[self.modes] * self.scale) for xi in xis), omega]
+
+
+@dataclass(frozen=True)
+class TuckerModel:
+    """All blocks of a Tucker model at once: the factors, then the core."""
+
+    modes: int
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor."""
+        return mode_products(blocks[self.modes], blocks[: self.modes], range(self.modes))
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """Xi_k of every factor, and Omega."""
+        factors, core = blocks[: self.modes], blocks[self.modes]
+        xis = [tucker_block(core, factors, k).adjoint(dual) for k in range(self.modes)]
+        return [*xis, core_block(factors, range(self.modes)).adjoint(dual)]
+
+
+Model = CPModel | TuckerModel

@@ -16,6 +16,7 @@ from wtfarray._arrays import (
     common_namespace,
     instance_of,
     positive_number,
+    refuse_where,
     same_dtype,
 )
 from wtfarray._typing import Array
@@ -100,7 +101,7 @@ def wasserstein(
     shape = tuple(X.shape)
     check_shape("Y", Y, shape)
     Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
-    Y = _feasible(problem, Y)
+    Y = _feasible(problem, Y, shape)
     if tol is None:
         tol = 1e-6 if Y.dtype == xp.float64 else 1e-4
     tol = positive_number("tol", tol)
@@ -129,7 +130,7 @@ def _levels(kernel: GibbsKernel) -> tuple[float, ...]:
     return tuple(3.0**k for k in range(count, -1, -1))
 
 
-def _feasible(problem: TransportProblem, Y: Array) -> Array:
+def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Array:
     """Refuse a Y to which the loss is infinite; balanced: make the masses equal to rounding."""
     xp = array_namespace(Y)
     mass, found = problem.mass, per_sample(Y)
@@ -147,6 +148,10 @@ def _feasible(problem: TransportProblem, Y: Array) -> Array:
             f"expected {expected}"
         )
         raise ValueError(msg)
+    stranded = (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
+    if bool(xp.any(stranded)):
+        X, stranded = (unstack(problem, stacked, shape) for stacked in (problem.data, stranded))
+        refuse_where(stranded, "X", X, "a way of finite cost to where Y is positive")
     if not problem.conserves_mass:
         return Y
     return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)

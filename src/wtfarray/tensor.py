@@ -246,21 +246,42 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
     xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
     cut = balanced_split(shape)
-    rank = factors[0].shape[1]
     if len(shape) == 1:
         return xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))
     flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
     if mode < cut:
-        half, inside, k = xp.matmul(flat, khatri_rao(factors[cut:])), factors[:cut], mode
-    else:
-        half, inside, k = xp.matmul(flat.mT, khatri_rao(factors[:cut])), factors[cut:], mode - cut
+        return _contract_half(xp.matmul(flat, khatri_rao(factors[cut:])), factors[:cut], mode)
+    half = xp.matmul(flat.mT, khatri_rao(factors[:cut]))
+    return _contract_half(half, factors[cut:], mode - cut)
+
+
+def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
+    """`mttkrp` of every mode, by two large products in all."""
+    xp = array_namespace(tensor)
+    shape = tuple(tensor.shape)
+    if len(shape) == 1:
+        return [xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))]
+    cut = balanced_split(shape)
+    flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
+    left = xp.matmul(flat, khatri_rao(factors[cut:]))
+    right = xp.matmul(flat.mT, khatri_rao(factors[:cut]))
+    return [
+        *(_contract_half(left, factors[:cut], k) for k in range(cut)),
+        *(_contract_half(right, factors[cut:], k) for k in range(len(shape) - cut)),
+    ]
+
+
+def _contract_half(half: Array, inside: Sequence[Array], k: int) -> Array:
+    """From (prod of the modes ``inside``, r) to (n_k, r): contract with the others' factors."""
+    xp = array_namespace(half)
+    n, rank = inside[k].shape
     before, after = inside[:k], inside[k + 1 :]
-    half = xp.reshape(half, (-1, shape[mode], math.prod(f.shape[0] for f in after), rank))
+    half = xp.reshape(half, (-1, n, math.prod(f.shape[0] for f in after), rank))
     if after:
         half = xp.sum(half * khatri_rao(after)[None, None, :, :], axis=2, keepdims=True)
     if before:
         half = xp.sum(half * khatri_rao(before)[:, None, None, :], axis=0, keepdims=True)
-    return xp.reshape(half, (shape[mode], rank))
+    return xp.reshape(half, (n, rank))
 
 
 def tucker_to_tensor(core: Array, factors: Sequence[Array], /) -> Array:

@@ -81,6 +81,11 @@ class CurvaturePairs:
         else:
             self._free.append(slot)
 
+    def renew(self, point: Point) -> None:
+        """Take a new gradient at the newest iterate, as an inexact one that was sharpened."""
+        column = self._xp.matmul(self._rows, self._xp.reshape(point.gradient, (-1, 1)))
+        self._gradient_products = _host.to_host(column)[:, 0]
+
     def direction(self, point: Point) -> tuple[Array, float]:
         """
         Multiply the gradient by minus the inverse Hessian.
@@ -125,8 +130,11 @@ class CurvaturePairs:
 
     def _write(self, slot: int, pair: Array) -> None:
         """Put a pair into its slot; in place where arrays allow it, for the buffer is ours."""
-        first, last = 2 * slot, 2 * slot + 2
         if is_writeable_array(self._rows):
-            self._rows[first:last, :] = pair
-        else:
-            self._rows = self._xp.concat([self._rows[:first, :], pair, self._rows[last:, :]])
+            self._rows[2 * slot : 2 * slot + 2, :] = pair
+            return
+        # Shapes that do not depend on the slot: JAX compiles each new one.
+        xp, memory = self._xp, self._rows.shape[0] // 2
+        here = [[row // 2 == slot] for row in range(2 * memory)]
+        mask = xp.asarray(here, device=device(self._rows))
+        self._rows = xp.where(mask, xp.tile(pair, (memory, 1)), self._rows)

@@ -1,0 +1,236 @@
+"""Gibbs kernels against a plain log-sum-exp over the full cost, in float64."""
+
+import sys
+
+import numpy as np
+import pytest
+from helpers import assert_close, to_numpy
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from wtfarray.kernels import GibbsKernel, logsumexp
+
+SHAPES = [(5,), (3, 4), (2, 3, 3)]
+DTYPES = ["float32", "float64"]
+few = settings(
+    # JAX compiles every operation anew for every shape.
+    max_examples=8 if "jax" in sys.modules else 40,
+    suppress_health_check=[HealthCheck.differing_executors],
+)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+either_way = pytest.mark.parametrize("adjoint", [False, True])
+
+
+def random_costs(rng, shape, dtype="float64", barred=0.0):
+    """Costs that are not symmetric, of mean 1 as a whole; some entries are infinite."""
+    costs = [rng.exponential(1.0 / len(shape), size=(n, n)) for n in shape]
+    walls = [np.where(rng.uniform(size=c.shape) < barred, np.inf, c) for c in costs]
+    return [c.astype(dtype) for c in walls]
+
+
+def full_cost(costs):
+    """The cost between all pairs of bins in C order, in float64."""
+    total = np.zeros((1, 1))
+    for cost in costs:
+        n, m = len(total), len(cost)
+        total = (total[:, None, :, None] + cost[None, :, None, :]).reshape(n * m, n * m)
+    return total
+
+
+def dense_log_apply(logs, costs, eps, *, adjoint=False):
+    """``log(K exp(logs))``, and how large the numbers are whose rounding shows in it."""
+    cost = full_cost(costs)
+    exponents = -(cost.T if adjoint else cost) / eps
+    flat = logs.reshape(len(logs), 1, -1).astype("float64")
+    terms = flat + exponents
+    top = terms.max(axis=2, keepdims=True)
+    shift = np.where(top > -np.inf, top, 0.0)
+    with np.errstate(divide="ignore"):
+        result = np.log(np.exp(terms - shift).sum(axis=2)) + shift[:, :, 0]
+    largest = np.argmax(terms, axis=2, keepdims=True)
+    sizes = [np.take_along_axis(np.abs(np.broadcast_to(x, terms.shape)), largest, 2)[:, :, 0]
+             for x in (flat, exponents)]
+    size = np.where(result > -np.inf, sizes[0] + sizes[1], 0.0)
+    return result.reshape(logs.shape), size.reshape(logs.shape)
+
+
+def kernel_of(costs, eps, array, dtype="float64"):
+    return GibbsKernel.of(tuple(array(c, dtype) for c in costs), eps)
+
+
+def check_log_apply(array, logs, costs, eps, dtype="float64"):
+    """Compare with the dense sum, to within a few roundings of the largest exponents."""
+    kernel = kernel_of(costs, eps, array, dtype)
+    info = np.finfo(dtype)
+    for adjoint in (False, True):
+        method = kernel.log_apply_adjoint if adjoint else kernel.log_apply
+        result = method(array(logs, dtype))
+        assert result.dtype == array(0.0, dtype).dtype
+        expected, size = dense_log_apply(logs, costs, eps, adjoint=adjoint)
+        got = to_numpy(result).astype("float64")
+        nothing = expected == -np.inf
+        np.testing.assert_array_equal(got == -np.inf, nothing)
+        error = np.abs(np.where(nothing, 0.0, got) - np.where(nothing, 0.0, expected))
+        # A plain product is exact to rounding of exponents down to log(tiny).
+        bound = ROUNDINGS * info.eps * (size - np.log(float(info.tiny)))
+        assert np.all(error <= bound), (error / bound).max()
+
+
+ROUNDINGS = 0.05
+
+
+class TestLogApply:
+    @few
+    @given(
+        shape=st.sampled_from(SHAPES),
+        dtype=st.sampled_from(DTYPES),
+        eps=st.floats(-4, 1).map(lambda t: 10**t),
+        spread=st.floats(-2, 5).map(lambda t: 10**t),
+        barred=st.sampled_from([0.0, 0.3, 0.8]),
+        empty=st.sampled_from([0.0, 0.3, 0.9]),
+        seed=st.integers(0, 1000),
+    )
+    @example((3, 4), "float64", 1e-4, 1e5, 0.3, 0.3, 0)
+    @example((3, 4), "float32", 1e-4, 1e5, 0.3, 0.3, 0)
+    @example((2, 3, 3), "float64", 1e-2, 1.0, 0.0, 0.9, 0)
+    def test_is_the_dense_sum(self, array, shape, dtype, eps, spread, barred, empty, seed):
+        rng = np.random.default_rng(seed)
+        costs = random_costs(rng, shape, dtype, barred)
+        logs = rng.uniform(-spread, spread, size=(3, *shape)).astype(dtype)
+        logs[rng.uniform(size=logs.shape) < empty] = -np.inf
+        check_log_apply(array, logs, costs, eps, dtype)
+
+    @every_shape
+    @every_dtype
+    @pytest.mark.parametrize("eps", [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0])
+    def test_single_pixels(self, array, shape, dtype, eps):
+        costs = random_costs(np.random.default_rng(0), shape, dtype)
+        logs = np.full((4, *shape), -np.inf, dtype)
+        for sample, value in enumerate([0.0, 1e5, -1e5, 3.0]):
+            logs[sample].flat[5 * sample % logs[0].size] = value
+        check_log_apply(array, logs, costs, eps, dtype)
+
+    @every_dtype
+    def test_fibres_and_samples_of_nothing(self, array, dtype):
+        rng = np.random.default_rng(0)
+        costs = random_costs(rng, (3, 4), dtype, barred=0.5)
+        logs = rng.normal(size=(4, 3, 4)).astype(dtype)
+        logs[0, 1, :] = -np.inf
+        logs[1, :, 2] = -np.inf
+        logs[2] = -np.inf
+        for eps in (1e-3, 1.0):
+            check_log_apply(array, logs, costs, eps, dtype)
+
+    @every_dtype
+    def test_row_without_a_way(self, array, dtype):
+        cost = np.array([[0.0, 1.0], [np.inf, np.inf]])
+        check_log_apply(array, np.array([[1.0, 2.0], [-1e5, 1e5]]), [cost], 0.1, dtype)
+
+    @every_shape
+    def test_shifting_the_logs_shifts_the_result(self, array, shape):
+        rng = np.random.default_rng(1)
+        kernel = kernel_of(random_costs(rng, shape), 0.05, array)
+        logs = rng.normal(size=(2, *shape))
+        plain = kernel.log_apply(array(logs))
+        assert_close(kernel.log_apply(array(logs + 1024.0)), plain + 1024.0, rtol=1e-14)
+
+    @either_way
+    def test_dense_kernel_over_two_modes_is_the_separable_one(self, array, adjoint):
+        rng = np.random.default_rng(2)
+        costs = random_costs(rng, (3, 4), barred=0.2)
+        logs = rng.normal(size=(5, 3, 4), scale=50.0)
+        for eps in (1e-3, 0.1, 10.0):
+            separable = kernel_of(costs, eps, array)
+            dense = kernel_of([full_cost(costs)], eps, array)
+            name = "log_apply_adjoint" if adjoint else "log_apply"
+            a = to_numpy(getattr(separable, name)(array(logs)))
+            b = to_numpy(getattr(dense, name)(array(logs.reshape(5, 12))))
+            np.testing.assert_allclose(a.reshape(5, 12), b, rtol=1e-13, atol=1e-12)
+
+
+class TestApply:
+    @every_shape
+    @every_dtype
+    @either_way
+    @pytest.mark.parametrize("eps", [0.1, 1.0, 10.0])
+    def test_is_the_dense_product(self, array, shape, dtype, adjoint, eps):
+        rng = np.random.default_rng(0)
+        costs = random_costs(rng, shape, dtype, barred=0.2)
+        stack = rng.uniform(size=(3, *shape)).astype(dtype)
+        stack[1] = 0.0
+        matrix = np.exp(-full_cost(costs) / eps)
+        expected = stack.reshape(3, -1).astype("float64") @ (matrix if adjoint else matrix.T)
+        kernel = kernel_of(costs, eps, array, dtype)
+        result = (kernel.apply_adjoint if adjoint else kernel.apply)(array(stack, dtype))
+        rtol = 1e-5 if dtype == "float32" else 1e-14
+        assert_close(result, array(expected.reshape(stack.shape), dtype), rtol=rtol)
+
+    @every_shape
+    def test_adjoint(self, array, shape):
+        rng = np.random.default_rng(1)
+        kernel = kernel_of(random_costs(rng, shape, barred=0.2), 0.5, array)
+        a, b = rng.uniform(size=(2, 3, *shape))
+        forward, backward = to_numpy(kernel.apply(array(a))), to_numpy(kernel.apply_adjoint(array(b)))
+        np.testing.assert_allclose(np.sum(b * forward), np.sum(a * backward), rtol=1e-14)
+
+    @either_way
+    def test_is_the_exponential_of_log_apply(self, array, xp, adjoint):
+        rng = np.random.default_rng(1)
+        kernel = kernel_of(random_costs(rng, (3, 4), barred=0.2), 0.1, array)
+        logs = array(rng.normal(size=(3, 3, 4)))
+        if adjoint:
+            plain, logged = kernel.apply_adjoint(xp.exp(logs)), kernel.log_apply_adjoint(logs)
+        else:
+            plain, logged = kernel.apply(xp.exp(logs)), kernel.log_apply(logs)
+        assert_close(xp.exp(logged), plain, rtol=1e-14)
+
+
+class TestProductCost:
+    @every_shape
+    @every_dtype
+    def test_is_the_explicit_sum(self, array, shape, dtype):
+        rng = np.random.default_rng(0)
+        costs = random_costs(rng, shape, dtype)
+        a, b = rng.uniform(size=(2, 3, *shape)).astype(dtype)
+        expected = np.einsum("ni,ij,nj->n", a.reshape(3, -1), full_cost(costs), b.reshape(3, -1))
+        result = kernel_of(costs, 0.1, array, dtype).product_cost(array(a, dtype), array(b, dtype))
+        rtol = 1e-6 if dtype == "float32" else 1e-14
+        assert_close(result, array(expected, dtype), rtol=rtol)
+
+    @few
+    @given(shape=st.sampled_from(SHAPES), seed=st.integers(0, 1000))
+    def test_is_infinite_where_a_way_is_barred(self, array, shape, seed):
+        rng = np.random.default_rng(seed)
+        costs = random_costs(rng, shape, barred=0.2)
+        a, b = (rng.uniform(size=(3, *shape)) * (rng.uniform(size=shape) < 0.3) for _ in "ab")
+        full, pairs = full_cost(costs), a.reshape(3, -1, 1) * b.reshape(3, 1, -1)
+        terms = np.where(pairs > 0, pairs * np.where(pairs > 0, full, 0.0), 0.0)
+        result = kernel_of(costs, 0.1, array).product_cost(array(a), array(b))
+        assert_close(result, array(terms.sum(axis=(1, 2))), rtol=1e-13)
+
+    @every_dtype
+    def test_sees_a_barred_way_however_little_takes_it(self, array, dtype):
+        cost = np.array([[0.0, np.inf], [1.0, 0.0]])
+        tiny = 1e-30 if dtype == "float32" else 1e-200
+        kernel = kernel_of([cost], 0.1, array, dtype)
+        for a, b in [([tiny, 0.0], [0.0, tiny]), ([tiny, 1.0], [1.0, tiny])]:
+            result = kernel.product_cost(array([a], dtype), array([b], dtype))
+            assert_close(result, array([np.inf], dtype))
+
+    def test_nothing_costs_nothing(self, array):
+        cost = np.array([[0.0, np.inf], [1.0, 0.0]])
+        kernel = kernel_of([cost], 0.1, array)
+        assert_close(kernel.product_cost(array([[0.0, 0.0]]), array([[0.0, 0.0]])), array([0.0]))
+
+
+class TestLogsumexp:
+    def test_is_the_sum(self, array, xp):
+        logs = np.random.default_rng(0).normal(size=(2, 3, 4))
+        expected = np.log(np.exp(logs).sum(axis=(1, 2)))
+        assert_close(logsumexp(array(logs), (1, 2), xp), array(expected), rtol=1e-14)
+
+    def test_neither_overflows_nor_underflows(self, array, xp):
+        logs = array([[1e5, 1e5], [-1e5, -1e5], [-np.inf, 7.0], [-np.inf, -np.inf]])
+        expected = array([1e5 + np.log(2.0), -1e5 + np.log(2.0), 7.0, -np.inf])
+        assert_close(logsumexp(logs, 1, xp), expected, rtol=1e-15)
