@@ -13,7 +13,7 @@ from sklearn.decomposition import non_negative_factorization
 
 import wtfarray as wtf
 
-EPS, LAM, RHO = 0.2, 2.0, 0.1
+EPS, LAM, RHO = 0.2, 2.0, 0.3
 CONSTRAINTS = (None, "rows", "columns", "all")
 LAYOUTS = [  # a shape and the modes that are transported
     ((3, 4), (1,)),
@@ -66,10 +66,11 @@ class Case:
     def parts(self):
         rng = np.random.default_rng(self.seed)
         ranks = (2,) * 4 if self.model == "cp" else (2, 3, 2, 2)
-        X = rng.gamma(1.0, size=self.shape)
-        factors = [rng.gamma(1.0, size=(n, r)) for n, r in zip(self.shape, ranks, strict=False)]
+        X = normalise(rng.gamma(1.0, size=self.shape), "all")
+        shapes = zip(self.shape, ranks, strict=False)
+        factors = [normalise(rng.gamma(1.0, size=shape), "columns") for shape in shapes]
         core = rng.gamma(1.0, size=ranks[: len(self.shape)] if self.model == "tucker" else (2,))
-        return X * (self.shape[0] / X.sum()), factors, core
+        return X, factors, normalise(core, "all")
 
     def dual(self, array, dtype="float64"):
         X, factors, core = self.parts()
@@ -148,12 +149,15 @@ def random_like(array, dual, rng, scale=1.0, dtype="float64"):
     return array(scale * rng.normal(size=tuple(dual.start().shape)), dtype)
 
 
-def minimise(dual, **keywords):
+def minimise(dual, gap=0.0, gtol=1e-7):
+    """Minimise a dual to a small gradient, or to a gap."""
     result = wtf.lbfgs(
         dual.value_and_gradient,
         dual.start(),
         safe_fun=dual.safe_value_and_gradient,
-        **{"gtol": 1e-7, "max_iter": 300} | keywords,
+        stop=(lambda state: dual.certificate(state.x).gap <= gap) if gap else None,
+        gtol=gtol,
+        max_iter=2000,
     )
     assert result.converged, result.message
     return result
@@ -209,13 +213,14 @@ def check_autograd(array, dual):
 
 
 class TestCertificate:
+    @staticmethod
     @settings(max_examples=60)
     @given(
         case=st.sampled_from([one.values[0] for one in EVERY]),
         seed=st.integers(0, 10**6),
         scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     )
-    def test_gap_is_not_negative(self, array, case, seed, scale):
+    def test_gap_is_not_negative(array, case, seed, scale):
         dual = case.dual(array)
         g = random_like(array, dual, np.random.default_rng(seed), scale)
         found = dual.certificate(g)
@@ -225,9 +230,10 @@ class TestCertificate:
         value = float(dual.safe_value_and_gradient(g)[0])
         assert found.lower == pytest.approx(-value, rel=1e-12, abs=1e-12)
 
+    @staticmethod
     @pytest.mark.parametrize(("block", "constraint"), BALANCED)
     @given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
-    def test_gap_is_not_negative_balanced(self, array, block, constraint, seed, scale):
+    def test_gap_is_not_negative_balanced(array, block, constraint, seed, scale):
         dual = balanced_dual(array, block, constraint)
         found = dual.certificate(random_like(array, dual, np.random.default_rng(seed), scale))
         assert math.isfinite(found.gap)
@@ -253,7 +259,7 @@ class TestCertificate:
     def test_closes_at_the_minimum(self, array, case):
         dual = case.dual(array)
         found = dual.certificate(minimise(dual).x)
-        assert found.gap <= 1e-10 * abs(found.upper)
+        assert found.gap <= 1e-8 * abs(found.upper)
         factor = to_numpy(found.factor)
         assert np.all(factor >= 0)
         assert factor.shape == case.random_block(np.random.default_rng()).shape
@@ -281,13 +287,14 @@ class TestCertificate:
 
 
 class TestLaws:
+    @staticmethod
     @settings(max_examples=60)
     @given(
         case=st.sampled_from([one.values[0] for one in EVERY]),
         seed=st.integers(0, 10**6),
         weight=st.floats(0.01, 0.99),
     )
-    def test_convex_in_g(self, array, case, seed, weight):
+    def test_convex_in_g(array, case, seed, weight):
         rng = np.random.default_rng(seed)
         dual = case.dual(array)
         g, h = (2.0 * rng.normal(size=tuple(dual.start().shape)) for _ in range(2))
@@ -380,10 +387,11 @@ class TestLaws:
 
 
 class TestSafety:
+    @staticmethod
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize(("block", "constraint"), [(0, "rows"), (1, "columns"), (0, None)])
     @given(seed=st.integers(0, 10**6), size=st.floats(-3.0, 4.0))
-    def test_wild_g_is_nan_or_right(self, array, dtype, block, constraint, seed, size):
+    def test_wild_g_is_nan_or_right(array, dtype, block, constraint, seed, size):
         """Where the fast value is a number it is the safe one; the safe one is never NaN."""
         rng = np.random.default_rng(seed)
         X, factors = rng.gamma(1.0, size=(2, 5)), [rng.gamma(1.0, size=(n, 2)) for n in (2, 5)]
@@ -471,7 +479,9 @@ class TestBalanced:
             self.ask(array, block, None)
 
     def test_refuses_another_mass(self, array):
-        with pytest.raises(ValueError, match=r"sample \d of X weighs 2\.0 and a model.*1\.0"):
+        with pytest.raises(
+            ValueError, match=r"sample \d of X weighs 2\.0 and a model under.*: expected"
+        ):
             self.ask(array, 0, "rows", mass=2.0)
 
     def test_free_coefficients_take_any_mass(self, array):
@@ -514,13 +524,13 @@ class TestKnownAnswers:
         errors = []
         for rho in (1e-1, 1e-2, 1e-3):
             dual = wtf.cp_dual(array(X), parts, 0, loss, rho=rho)
-            factor = to_numpy(dual.factor(minimise(dual, gtol=1e-6, max_iter=2000).x))
+            factor = to_numpy(dual.factor(minimise(dual, gtol=1e-6).x))
             errors.append(np.max(np.abs(factor - expected)))
         assert errors[0] > 5.0 * errors[1] > 25.0 * errors[2]
         assert errors[2] < 3e-3
 
-    @pytest.mark.parametrize("shift", [0.0, 0.05])
-    def test_three_gaussians(self, array, shift):
+    @pytest.mark.parametrize(("shift", "atol"), [(0.0, 0.01), (0.05, 0.04)])
+    def test_three_gaussians(self, array, shift, atol):
         """Mixtures of three bumps, even if these moved a little: the coefficients come back."""
         x = np.linspace(0.0, 1.0, 25)
 
@@ -533,5 +543,5 @@ class TestKnownAnswers:
         loss = wtf.Wasserstein(wtf.grid_cost(25), 0.01, 10.0)
         parts = [array(np.ones((3, 3))), array(atoms)]
         dual = wtf.cp_dual(array(X), parts, 0, loss, rho=1e-3, constraint="rows")
-        found = to_numpy(dual.factor(minimise(dual, gtol=1e-6, max_iter=1000).x))
-        np.testing.assert_allclose(found, coefficients, atol=0.02)
+        found = to_numpy(dual.factor(minimise(dual, gap=1e-5).x))
+        np.testing.assert_allclose(found, coefficients, atol=atol)

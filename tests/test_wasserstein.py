@@ -384,8 +384,9 @@ class TestModes:
 
 
 class TestLaws:
+    @staticmethod
     @given(seed=st.integers(0, 1000), lam=st.sampled_from(LAMS))
-    def test_permutation(self, array, seed, lam):
+    def test_permutation(array, seed, lam):
         X, Y = pair(lam, 3, 5, seed)
         rng = np.random.default_rng(seed)
         rows, points, C = rng.permutation(3), rng.permutation(5), cost(5)

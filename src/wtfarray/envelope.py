@@ -1,109 +1,190 @@
-"""The joint solver: L-BFGS over all blocks at once on the value function of the inner problem."""
+"""
+The joint solver: L-BFGS over all blocks at once on the value function of the inner problems.
+
+The value is known up to the error of the inner solution. Two rules keep the line search honest: a
+rejected trial puts the inner problems back to where the base point left them, and a base value from
+an unconverged inner problem is never compared with: it is a lower bound that no step can beat.
+"""
 
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from array_api_compat import array_namespace
 
-from wtfarray._host import to_host
 from wtfarray._typing import Array
-from wtfarray.legendre import entropy_value
 from wtfarray.optimize._curvature import CurvaturePairs
-from wtfarray.optimize._objective import Point
-from wtfarray.sphere import from_sphere, pull_back, to_sphere
+from wtfarray.problem import Evaluation, JointObjective
+
+MEMORY = 20
+TRIALS = 10
+KAPPA = 0.03
+"""Inner error allowed, as a share of the decrease that is expected."""
 
 
-class Objective:
-    def __init__(self, model, terms, rho, constraints, shapes, max_inner=60):
-        self.model, self.terms, self.rho, self.constraints, self.shapes = model, terms, rho, constraints, shapes
-        self.sizes = [math.prod(s) for s in shapes]
-        self.max_inner = max_inner
-        self.n = 0
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Where the joint solver stands; all that a later call needs to go on."""
 
-    def split(self, x):
-        xp = array_namespace(x); out, i = [], 0
-        for s, n in zip(self.shapes, self.sizes):
-            out.append(xp.reshape(x[i:i + n], s)); i += n
-        return out
-
-    def pack(self, ps):
-        xp = array_namespace(*ps)
-        return xp.concat([xp.reshape(p, (-1,)) for p in ps])
-
-    def blocks(self, x):
-        return [from_sphere(p, c) for p, c in zip(self.split(x), self.constraints)]
-
-    def __call__(self, x, tol, direction=None):
-        xp = array_namespace(x); self.n += 1
-        ps = self.split(x); blocks = [from_sphere(p, c) for p, c in zip(ps, self.constraints)]
-        Y = self.model.tensor(blocks)
-        value = err = 0.0; conv = True; U = 0.0
-        for t in self.terms:
-            v = t.evaluate(Y, tol / len(self.terms), self.max_inner)
-            value += v.value; err += v.error; conv &= v.converged; U = U + v.gradient
-        tiny = float(xp.finfo(x.dtype).smallest_normal)
-        ent = sum(rho * entropy_value(b, xp) for b, rho in zip(blocks, self.rho))
-        G = [a + rho * xp.log(xp.maximum(b, tiny)) for a, b, rho in zip(self.model.adjoints(U, blocks), blocks, self.rho)]
-        g = self.pack([pull_back(p, b, gr, c) for p, b, gr, c in zip(ps, blocks, G, self.constraints)])
-        sq = xp.vecdot(g, g); sl = sq * 0.0 if direction is None else xp.vecdot(g, direction)
-        n, s, l, e = to_host(xp.stack([xp.max(xp.abs(g)), sq, sl, ent])).tolist()
-        return Point(x, g, value + err + e, n, s, l), err, conv
+    level: int
+    """Which of the smoothing levels."""
+    n_iter: int
+    """Iterations at this level."""
+    current: Evaluation
+    decrease: float
+    """Of the last step; sets how well the inner problems are solved."""
+    tightness: float
+    small_steps: int
+    failures: int
 
 
-def run(obj, x, levels, scale, tol=1e-6, verbose=0, tl=60, kappa=0.03, mem=20, its_c=40, ftol_c=1e-3):
-    xp = array_namespace(x); t0 = time.time()
-    pairs = None
-    for level in levels:
-        for t in obj.terms: t.set_level(level)
-        last = level == 1.0
-        ftol = tol if last else ftol_c
-        pt, dec, conv = obj(x, 0.02 * scale * level)
-        if pairs is None: pairs = CurvaturePairs(pt, mem, float(xp.finfo(x.dtype).eps), xp)
-        else: pairs.renew(pt)
-        df, tight, fails, small = math.inf, 1.0, 0, 0
-        for k in range(300 if last else its_c):
-            d, gd = pairs.direction(pt)
-            if not gd < 0: pairs.clear(); d, gd = pairs.direction(pt)
-            t, ok = 1.0, False
-            bases = [term.solver.g for term in obj.terms]
-            for ls in range(10):
-                if ls:
-                    for term, g in zip(obj.terms, bases): term.solver.g = g
-                dtol = max(kappa * tight * min(df, -gd), 1e-11 * abs(pt.value))
-                new, decn, conv = obj(x + t * d, dtol, d)
-                noise = dec + decn + 1e-11 * abs(pt.value)
-                if conv and new.value <= pt.value + 1e-4 * t * gd: ok = True; break
-                if conv and new.value <= pt.value + noise and new.slope <= 0.5 * abs(gd): ok = True; break
-                if not conv and ls < 3: t *= .3; continue
-                if ls in (1, 4) and dec > 1e-10 * abs(pt.value):
-                    tight *= .3
-                    for term, g in zip(obj.terms, bases): term.solver.g = g
-                    pt, dec, _ = obj(x, .3 * min(dec, dtol), d); gd = pt.slope
-                    pairs.renew(pt)
-                    bases = [term.solver.g for term in obj.terms]
-                    if new.value <= pt.value + 1e-4 * t * gd: ok = True; break
-                    if gd >= 0: break
-                curv = new.value - pt.value - gd * t
-                tq = -gd * t * t / (2 * curv) if curv > 0 else .5 * t
-                t = min(max(tq, .1 * t), .5 * t)
-            if not ok:
-                fails += 1
-                if verbose: print('   fail', k, t)
-                if fails > 3: break
-                pairs.clear(); tight *= .3
-                for term, g in zip(obj.terms, bases): term.solver.g = g
-                continue
-            fails = 0; tight = min(1., tight * 2)
-            pairs.update(pt, new)
-            drop = pt.value - new.value
-            df = max(drop, 1e-12 * abs(pt.value)) if drop > 0 else .5 * min(df, -gd)
-            small = small + 1 if drop < ftol * max(abs(pt.value), 1) else 0
-            pt, dec, x = new, decn, new.x
-            if verbose and k % verbose == 0: print(level, k, 'f %.5f' % pt.value, 'df %.1e' % df, 'dec %.1e' % dec, 'n', obj.n, 'ev', [t.solver.evaluations for t in obj.terms], '%.2f' % (time.time() - t0), flush=True)
-            if small >= 3 or time.time() - t0 > tl: break
-        if verbose: print('-- level', level, k, pt.value, 'nf', obj.n, 't %.2f' % (time.time() - t0))
-        if time.time() - t0 > tl: break
-    return x, pt
+def minimise(
+    objective: JointObjective,
+    x: Array,
+    levels: tuple[float, ...],
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Progress, CurvaturePairs], bool],
+) -> tuple[Array, str]:
+    """
+    Minimise the joint objective, from the coarsest smoothing to the finest.
+
+    ``report`` sees every accepted step and ends the solve by returning True. Returns the last point
+    and why it is the last: "tolerance", "iterations", "stuck" or "reported".
+    """
+    xp = array_namespace(x)
+    scale = sum(term.scale for term in objective.problem.terms)
+    pairs: CurvaturePairs | None = None
+    reason = "iterations"
+    for number, level in enumerate(levels):
+        last = number == len(levels) - 1
+        for term in objective.problem.terms:
+            term.set_level(level)
+        first = objective.evaluate(x, max(0.02 * scale * level, 1e-300))
+        if pairs is None:
+            pairs = CurvaturePairs(first.point, MEMORY, float(xp.finfo(x.dtype).eps), xp)
+        else:
+            pairs.renew(first.point)
+        progress = Progress(number, 0, first, math.inf, 1.0, 0, 0)
+        # A coarse level only has to bring the blocks near: loosely, and not for long.
+        goal, limit = (tol, max_iter) if last else (1e-3, 40)
+        reason = "iterations"
+        while progress.n_iter < limit:
+            moved = _step(objective, pairs, progress, goal)
+            if moved is None:
+                reason = "stuck"
+                break
+            progress = moved
+            if progress.failures == 0 and report(progress, pairs):
+                return progress.current.point.x, "reported"
+            if progress.small_steps >= 3:
+                reason = "tolerance"
+                break
+        x = progress.current.point.x
+    return x, reason
+
+
+def _step(
+    objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float
+) -> Progress | None:
+    """One iteration; None when nothing more can be gained."""
+    base = progress.current
+    direction, slope = pairs.direction(base.point)
+    if not slope < 0:
+        pairs.clear()
+        direction, slope = pairs.direction(base.point)
+    if not slope < 0:
+        return None
+    duals = objective.duals()
+    found = _search(objective, pairs, progress, direction, slope)
+    if found.accepted is None:
+        objective.restore(duals if found.duals is None else found.duals)
+        if progress.failures == 3:
+            return None
+        pairs.clear()
+        return replace(
+            progress,
+            current=found.base,
+            tightness=found.tightness * 0.3,
+            failures=progress.failures + 1,
+            n_iter=progress.n_iter + 1,
+        )
+    base, new = found.base, found.accepted
+    pairs.update(base.point, new.point)
+    drop = base.point.value - new.point.value
+    magnitude = abs(base.point.value)
+    decrease = max(drop, 1e-12 * magnitude)
+    if drop <= 0:
+        decrease = 0.5 * min(progress.decrease, -slope)
+    small = drop < goal * max(magnitude, sum(t.scale for t in objective.problem.terms))
+    return Progress(
+        progress.level,
+        progress.n_iter + 1,
+        new,
+        decrease,
+        min(1.0, 2.0 * found.tightness),
+        progress.small_steps + 1 if small else 0,
+        0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a line search came to."""
+
+    base: Evaluation
+    """The base point, perhaps evaluated again more tightly."""
+    accepted: Evaluation | None
+    tightness: float
+    duals: list[Array] | None
+    """Where the inner problems of the base stand, if it was evaluated again."""
+
+
+def _search(
+    objective: JointObjective,
+    pairs: CurvaturePairs,
+    progress: Progress,
+    direction: Array,
+    slope: float,
+) -> _Found:
+    """Backtrack from the full step; the error of the values counts as noise."""
+    base, tightness = progress.current, progress.tightness
+    duals, renewed = objective.duals(), None
+    rounding = 1e-11 * abs(base.point.value)
+    t = 1.0
+    for trial in range(TRIALS):
+        if trial:
+            objective.restore(duals)
+        allowed = max(KAPPA * tightness * min(progress.decrease, -slope), rounding, 1e-300)
+        new = objective.evaluate(base.point.x + t * direction, allowed, direction)
+        rise = new.point.value - base.point.value
+        finite = new.point.finite
+        if finite and new.converged:
+            noise = base.error + new.error + rounding
+            if rise <= 1e-4 * t * slope:
+                return _Found(base, new, tightness, renewed)
+            if rise <= noise and new.point.slope <= 0.5 * abs(slope):
+                return _Found(base, new, tightness, renewed)
+        elif trial < 3 or not finite:
+            t *= 0.3  # the inner problem is too far away: the step was too long
+            continue
+        if trial in (1, 4) and base.error > 10.0 * rounding:
+            # The base value may be off: sharpen it before it rejects another step.
+            tightness *= 0.3
+            objective.restore(duals)
+            base = objective.evaluate(base.point.x, 0.3 * min(base.error, allowed), direction)
+            duals = renewed = objective.duals()
+            pairs.renew(base.point)
+            slope = base.point.slope
+            rise = new.point.value - base.point.value
+            if new.converged and rise <= 1e-4 * t * slope:
+                return _Found(base, new, tightness, renewed)
+            if slope >= 0:
+                break
+        curvature = rise - slope * t
+        best = -slope * t * t / (2.0 * curvature) if curvature > 0 else 0.5 * t
+        t = min(max(best, 0.1 * t), 0.5 * t)
+    return _Found(base, None, tightness, renewed)

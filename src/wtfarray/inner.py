@@ -8,7 +8,7 @@ Sinkhorn iterations, warm-started and with its history kept from one Y to the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
@@ -155,3 +155,28 @@ class Sinkhorn:
         u, _ = dual_of_free(g, problem.lam, xp)
         gap = problem.gap(masked, q, Y)
         return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
+
+
+def solve_to_gap(
+    solver: Sinkhorn, Y: Array, allowed: Callable[[float], float], max_iter: int
+) -> tuple[Array, int]:
+    """
+    Iterate until the duality gap is at most ``allowed(value)``.
+
+    Returns g and the number of iterations.
+    """
+    xp = array_namespace(Y)
+    problem = solver.problem
+    # Balanced: eps KL(q|Y), the order of the value's error; the rounded gap is larger.
+    factor = problem.kernel.eps if problem.conserves_mass else problem.lam
+    limit, check = math.inf, math.inf
+    for n, point in enumerate(solver.iterates(Y), start=1):
+        size = float(xp.sum(point.gap_bound(factor)))
+        if size <= min(limit, check) or n % 100 == 0 or n == max_iter:
+            values, gaps, _ = solver.bounds(Y, point.g)
+            gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
+            if gap <= limit or n == max_iter:
+                return point.g, n
+            # The rounded gap falls like the root of the size: look again when it should do.
+            check = size * min(0.5, (limit / gap) ** 2)
+    raise AssertionError  # the iterates do not end

@@ -285,6 +285,11 @@ class BoundFrobenius:
         """Nothing here can underflow."""
         return self.conjugate(g)
 
+    def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
+        """``|X - Y|^2 / 2`` of each sample, (N,), and its gradient in Y."""
+        rest = model - self.data
+        return 0.5 * inner(rest, rest), rest
+
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:  # noqa: ARG002
         """``|X + g - Y|^2 / 2``: the loss is known exactly, so is its Fenchel-Young gap."""
         rest = marginal - model
@@ -338,6 +343,13 @@ class BoundKullbackLeibler:
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """Nothing here can underflow."""
         return self.conjugate(g)
+
+    def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
+        """``KL(X|Y)`` of each sample, (N,), and its gradient ``1 - X/Y`` in Y."""
+        xp = array_namespace(model)
+        ratio = xp.where(self.data > 0, self.data / xp.where(model > 0, model, 1.0), 0.0)
+        ratio = xp.where((self.data > 0) & ~(model > 0), math.inf, ratio)
+        return per_sample(kl_divergence(self.data, model, xp)), 1.0 - ratio
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """``KL(X | Y exp(-g))``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
@@ -20,7 +20,7 @@ from wtfarray._arrays import (
     same_dtype,
 )
 from wtfarray._typing import Array
-from wtfarray.inner import Sinkhorn
+from wtfarray.inner import Sinkhorn, solve_to_gap
 from wtfarray.kernels import GibbsKernel
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.tensor import inner, per_sample, spread
@@ -114,11 +114,18 @@ def wasserstein(
     n_iter = 0
     for level in levels[:-1]:
         # Coarse levels only have to bring g near: the next one goes on from there.
-        g, n = _solve(Sinkhorn(problem.at_eps(loss.eps * level), g), Y, 1e-2, min(50, max_iter))
+        coarse = Sinkhorn(problem.at_eps(loss.eps * level), g)
+        g, n = solve_to_gap(coarse, Y, relative(coarse.problem, 1e-2), min(50, max_iter))
         n_iter += n
     solver = Sinkhorn(problem, g)
-    g, n = _solve(solver, Y, tol, max_iter)
+    g, n = solve_to_gap(solver, Y, relative(problem, tol), max_iter)
     return _result(solver, Y, g, shape, tol, n_iter + n)
+
+
+def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
+    """The largest gap allowed at a value, which may happen to be next to 0."""
+    floor = problem.kernel.eps * float(array_namespace(problem.mass).sum(problem.mass))
+    return lambda value: tol * max(abs(value), floor)
 
 
 def _levels(kernel: GibbsKernel) -> tuple[float, ...]:
@@ -157,26 +164,6 @@ def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Ar
     return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)
 
 
-def _solve(solver: Sinkhorn, Y: Array, tol: float, max_iter: int) -> tuple[Array, int]:
-    """Iterate until the gap is small; return g and the number of iterations."""
-    xp = array_namespace(Y)
-    problem = solver.problem
-    floor = problem.kernel.eps * float(xp.sum(problem.mass))
-    scale, check = floor, math.inf
-    # Balanced: eps KL(q|Y), the order of the value's error; the rounded gap is larger.
-    factor = problem.kernel.eps if problem.conserves_mass else problem.lam
-    for n, point in enumerate(solver.iterates(Y), start=1):
-        size = float(xp.sum(point.gap_bound(factor)))
-        if size <= min(tol * scale, check) or n % 100 == 0 or n == max_iter:
-            values, gaps, _ = solver.bounds(Y, point.g)
-            gap, scale = float(xp.sum(gaps)), max(abs(float(xp.sum(values))), floor)
-            if gap <= tol * scale or n == max_iter:
-                return point.g, n
-            # The rounded gap falls like the root of the size: look again when it should do.
-            check = size * min(0.5, (tol * scale / gap) ** 2)
-    raise AssertionError  # the iterates do not end
-
-
 def _result(
     solver: Sinkhorn, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
 ) -> TransportResult:
@@ -187,8 +174,7 @@ def _result(
         g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
     values, gaps, u = solver.bounds(Y, g)
     value, gap = xp.sum(values), float(xp.sum(gaps))
-    floor = problem.kernel.eps * float(xp.sum(problem.mass))
-    converged = gap <= tol * max(abs(float(value)), floor)
+    converged = gap <= relative(problem, tol)(float(value))
     message = f"duality gap {gap:.1e} after {n_iter} iterations"
     if not converged:
         message += ": increase `max_iter`, loosen `tol` or choose a larger eps"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,10 +10,17 @@ from array_api_compat import array_namespace
 
 from wtfarray._host import to_host
 from wtfarray._typing import Array
-from wtfarray.inner import Sinkhorn
+from wtfarray.inner import Iterate, Sinkhorn, solve_to_gap
 from wtfarray.legendre import dual_of_free
-from wtfarray.losses import stack, unstack
-from wtfarray.tensor import inner
+from wtfarray.losses import (
+    BoundFrobenius,
+    BoundKullbackLeibler,
+    BoundLoss,
+    Loss,
+    stack,
+    unstack,
+)
+from wtfarray.tensor import inner, spread
 from wtfarray.transport import TransportProblem
 
 
@@ -25,36 +32,230 @@ class TermValue:
     """A lower bound."""
     error: float
     """What the lower bound lacks, by estimate; the value plus this has no bias."""
+    gap: float
+    """What the lower bound can lack at most; for balanced transport an estimate, as ``error``."""
     gradient: Array
     """In Y, of its shape: the dual variable u."""
     converged: bool
 
 
+class Term(Protocol):
+    """One loss of the sum that is minimised."""
+
+    dual: Array
+    """The free dual variable, stacked: set it back to return to an earlier model."""
+
+    @property
+    def evaluations(self) -> int:
+        """How often the inner problem was evaluated."""
+
+    @property
+    def scale(self) -> float:
+        """What a loss may lack without being noticed: eps times the mass."""
+
+    def set_level(self, level: float) -> None:
+        """Go on with ``level`` times the smoothing."""
+
+    def forget(self) -> None:
+        """Drop all memory but the dual variable."""
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
+
+
+def terms_of(
+    losses: Sequence[Loss], X: Array, sample_weight: Array | None, batch: int | None
+) -> list[Term]:
+    """Tie the losses to the data, for an outer solver."""
+    terms: list[Term] = []
+    for loss in losses:
+        bound = loss.bind(X)
+        weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
+        if isinstance(bound, TransportProblem):
+            terms.append(TransportTerm(bound, tuple(X.shape), weights, batch))
+        elif isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
+            terms.append(ExactTerm(bound, weights))
+        else:
+            msg = (
+                f"loss is a {type(loss).__name__}: expected Wasserstein, Frobenius, KullbackLeibler"
+            )
+            raise TypeError(msg)
+    return terms
+
+
 class TransportTerm:
     """A Wasserstein loss by its inner problem, warm-started from call to call."""
 
-    def __init__(self, problem: TransportProblem, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        problem: TransportProblem,
+        shape: tuple[int, ...],
+        weights: Array | None = None,
+        batch: int | None = None,
+    ) -> None:
         self.problem = problem
         self.shape = shape
-        self.solver = Sinkhorn(problem, array_namespace(problem.data).zeros_like(problem.data))
+        self.weights = weights
+        xp = array_namespace(problem.data)
+        self.dual = xp.zeros_like(problem.data)
+        self.scale = problem.kernel.eps * float(self._sum(problem.mass))
+        samples = problem.data.shape[0]
+        size = samples if batch is None else min(batch, samples)
+        self._slices = [slice(i, i + size) for i in range(0, samples, size)]
+        self._level = 1.0
+        self._solvers: list[Sinkhorn | None] = [None] * len(self._slices)
+        self.evaluations = 0
 
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing; g has the units of the cost and stays."""
-        problem = self.problem if level == 1.0 else self.problem.at_eps(self.problem.kernel.eps * level)
-        self.solver = Sinkhorn(problem, self.solver.g)
+        self._level = level
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the secants."""
+        self._solvers = [None] * len(self._slices)
+
+    def _solver(self, k: int) -> Sinkhorn:
+        """The solver of one batch, at the present level and dual variable."""
+        solver = self._solvers[k]
+        if solver is None:
+            problem = self.problem
+            if len(self._slices) > 1:
+                problem = problem.samples(self._slices[k])
+            if self._level != 1.0:
+                problem = problem.at_eps(problem.kernel.eps * self._level)
+            solver = Sinkhorn(problem, self.dual)
+            if len(self._slices) == 1:
+                self._solvers[k] = solver  # the history of batches would be as large as all of them
+        solver.g = self.dual[self._slices[k], ...]
+        return solver
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until the estimated error is below the tolerance."""
-        xp = array_namespace(model)
         Y = stack(self.problem, model)
-        problem = self.solver.problem
+        share = tolerance / len(self._slices)
+        parts = [self._evaluate(k, Y[s, ...], share, max_iter) for k, s in enumerate(self._slices)]
+        return self._joined(parts)
+
+    def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
+        xp = array_namespace(Y)
+        solver = self._solver(k)
+        before = solver.evaluations
+        problem = solver.problem
         mass = float(xp.sum(problem.mass))
-        for n, point in enumerate(self.solver.iterates(Y), start=1):
-            error, size = to_host(xp.stack([xp.sum(point.decrement()), xp.sum(point.size)]))
+        done = False
+        for n, point in enumerate(solver.iterates(Y), start=1):
+            error, size = self._progress(k, point)
+            # The estimate holds near the solution only, hence the second condition.
             done = error <= tolerance and size <= 0.1 * mass
             if done or n == max_iter:
                 break
+        self.evaluations += solver.evaluations - before
         u, _ = dual_of_free(point.g, problem.lam, xp)
         values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
-        gradient = unstack(self.problem, u, self.shape)
-        return TermValue(float(xp.sum(values)), error, gradient, done)
+        gaps = point.decrement() if problem.conserves_mass else point.gap_bound(problem.lam)
+        return _Part(solver.g, u, values, gaps, error, done)
+
+    def _progress(self, k: int, point: Iterate) -> tuple[float, float]:
+        xp = array_namespace(point.g)
+        total = xp.stack([self._sum(point.decrement(), k), xp.sum(point.size)])
+        error, size = to_host(total).tolist()
+        return error, size
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Solve the inner problem until its duality gap is below the tolerance."""
+        Y = stack(self.problem, model)
+        heaviest = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
+        share = tolerance / len(self._slices) / heaviest
+        parts = []
+        for k, s in enumerate(self._slices):
+            solver = self._solver(k)
+            before = solver.evaluations
+            g, _ = solve_to_gap(solver, Y[s, ...], lambda _: share, max_iter)
+            values, gaps, u = solver.bounds(Y[s, ...], g)
+            self.evaluations += solver.evaluations - before
+            parts.append(_Part(g, u, values, gaps, 0.0, converged=True))
+        joined = self._joined(parts)
+        converged = joined.gap <= tolerance
+        return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
+
+    def _joined(self, parts: list[_Part]) -> TermValue:
+        """Put the batches together again; the dual variable moves on."""
+        xp = array_namespace(parts[0].u)
+        one = len(parts) == 1
+        self.dual = parts[0].g if one else xp.concat([part.g for part in parts])
+        u = parts[0].u if one else xp.concat([part.u for part in parts])
+        if self.weights is not None:
+            u = u * spread(self.weights, u)
+        sums = [(self._sum(p.values, k), self._sum(p.gaps, k)) for k, p in enumerate(parts)]
+        value, gap = (sum(float(pair[i]) for pair in sums) for i in (0, 1))
+        error = sum(part.error for part in parts)
+        converged = all(part.converged for part in parts)
+        return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
+
+    def _sum(self, values: Array, k: int | None = None) -> Array:
+        """The one place where samples are summed."""
+        xp = array_namespace(values)
+        if self.weights is None:
+            return xp.sum(values)
+        return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
+
+    def _largest_weight(self) -> Array:
+        return array_namespace(self.weights).max(self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One batch of samples, stacked."""
+
+    g: Array
+    u: Array
+    values: Array
+    gaps: Array
+    error: float
+    converged: bool
+
+
+class ExactTerm:
+    """A loss that is known in closed form."""
+
+    def __init__(self, bound: BoundFrobenius | BoundKullbackLeibler, weights: Array | None) -> None:
+        self.bound = bound
+        self.weights = weights
+        self.dual = array_namespace(bound.data).zeros_like(bound.data)
+        self.evaluations = 0
+        self.scale = 0.0
+
+    def set_level(self, level: float) -> None:
+        """Nothing is smoothed here."""
+
+    def forget(self) -> None:
+        """Nothing is remembered here."""
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:  # noqa: ARG002
+        """The loss and its gradient."""
+        xp = array_namespace(model)
+        self.evaluations += 1
+        values, gradient = self.bound.value_and_gradient(model)
+        if self.weights is not None:
+            values, gradient = values * self.weights, gradient * spread(self.weights, gradient)
+        self.dual = gradient
+        return TermValue(float(xp.sum(values)), 0.0, 0.0, gradient, converged=True)
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """The same: there is no gap."""
+        return self.evaluate(model, tolerance, max_iter)
+
+
+def _weights_of(bound: BoundLoss, sample_weight: Array, n: int) -> Array:
+    """One weight for each sample of a stack, from one for each index of the first mode."""
+    xp = array_namespace(sample_weight)
+    samples = bound.data.shape[0]
+    if bound.order[0] != 0 or samples % n != 0:
+        msg = "sample_weight was given, but the first mode of X is transported: expected None"
+        raise ValueError(msg)
+    weights = xp.broadcast_to(xp.reshape(sample_weight, (n, 1)), (n, samples // n))
+    return xp.reshape(weights, (samples,))

@@ -77,6 +77,10 @@ class TransportProblem:
         """The same problem with another smoothing."""
         return self.of(self.data, GibbsKernel.of(self.kernel.costs, eps), self.lam, self.order)
 
+    def samples(self, some: slice) -> TransportProblem:
+        """The same problem for some of its samples."""
+        return self.of(self.data[some, ...], self.kernel, self.lam, self.order)
+
     @property
     def conserves_mass(self) -> bool:
         """Balanced transport is infinite between samples of different mass."""

@@ -1,0 +1,140 @@
+"""The whole problem of a factorisation: a model, its losses, its entropies and constraints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._host import to_host
+from wtfarray._typing import Array
+from wtfarray.legendre import Constraint, entropy_value
+from wtfarray.models import Model
+from wtfarray.optimize._objective import Point
+from wtfarray.sphere import from_sphere, pull_back, to_sphere
+from wtfarray.terms import Term
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """
+    ``min sum of losses(X, model(blocks)) + sum_k rho_k E(A_k)`` over the blocks that are free.
+
+    Blocks are the factors in the order of the modes, then the core or the weights.
+    """
+
+    model: Model
+    terms: list[Term]
+    rho: tuple[float, ...]
+    constraints: tuple[Constraint, ...]
+    free: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Of the data."""
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor, in the shape of the data."""
+        tensor = self.model.tensor(blocks)
+        return array_namespace(tensor).reshape(tensor, self.shape)
+
+    def entropy(self, blocks: Sequence[Array]) -> Array:
+        """``sum_k rho_k E(A_k)``; also of the blocks that are fixed."""
+        xp = array_namespace(*blocks)
+        parts = [rho * entropy_value(a, xp) for rho, a in zip(self.rho, blocks, strict=True)]
+        return xp.sum(xp.stack(parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The objective at one point of the spheres."""
+
+    point: Point
+    error: float
+    """Of the value, by estimate."""
+    gap: float
+    converged: bool
+    """Whether the inner problems were solved as asked for."""
+
+
+class JointObjective:
+    """The objective as a function of one vector: the free blocks on their spheres."""
+
+    def __init__(self, problem: Problem, blocks: Sequence[Array], max_inner: int = 60) -> None:
+        self.problem = problem
+        self.max_inner = max_inner
+        self.evaluations = 0
+        self._blocks = list(blocks)
+        self._shapes = [tuple(blocks[k].shape) for k in problem.free]
+        fixed = [k for k in range(len(blocks)) if k not in problem.free]
+        xp = array_namespace(*blocks)
+        self._fixed_entropy = sum(
+            problem.rho[k] * float(entropy_value(blocks[k], xp)) for k in fixed
+        )
+
+    def pack(self, blocks: Sequence[Array]) -> Array:
+        """The vector that stands for some blocks."""
+        xp = array_namespace(*blocks)
+        parts = [xp.reshape(to_sphere(blocks[k]), (-1,)) for k in self.problem.free]
+        return xp.concat(parts)
+
+    def blocks(self, x: Array) -> list[Array]:
+        """The blocks that a vector stands for, those that are fixed among them."""
+        blocks = list(self._blocks)
+        for k, p in zip(self.problem.free, self._split(x), strict=True):
+            blocks[k] = from_sphere(p, self.problem.constraints[k])
+        return blocks
+
+    def _split(self, x: Array) -> list[Array]:
+        xp = array_namespace(x)
+        parts, start = [], 0
+        for shape in self._shapes:
+            size = math.prod(shape)
+            parts.append(xp.reshape(x[start : start + size], shape))
+            start += size
+        return parts
+
+    def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
+        """The value, its error estimated below ``tolerance`` if possible, and the gradient."""
+        xp = array_namespace(x)
+        problem = self.problem
+        self.evaluations += 1
+        blocks = self.blocks(x)
+        model = problem.tensor(blocks)
+        share = tolerance / len(problem.terms)
+        values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
+        dual = values[0].gradient
+        for other in values[1:]:
+            dual = dual + other.gradient
+        adjoints = problem.model.adjoints(dual, blocks)
+        least = float(xp.finfo(x.dtype).smallest_normal)
+        parts, entropies = [], []
+        for k, p in zip(problem.free, self._split(x), strict=True):
+            rho, block = problem.rho[k], blocks[k]
+            # The envelope theorem: at the inner solution u is the gradient in the model tensor.
+            gradient = adjoints[k] + rho * xp.log(xp.maximum(block, least))
+            parts.append(xp.reshape(pull_back(p, block, gradient, problem.constraints[k]), (-1,)))
+            entropies.append(rho * entropy_value(block, xp))
+        gradient = xp.concat(parts)
+        square = xp.vecdot(gradient, gradient)
+        slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
+        entropy = xp.sum(xp.stack(entropies))
+        numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, entropy])
+        norm, square, slope, entropy = to_host(numbers).tolist()
+        error = sum(v.error for v in values)
+        value = sum(v.value for v in values) + error + entropy + self._fixed_entropy
+        return Evaluation(
+            Point(x, gradient, value, norm, square, slope),
+            error,
+            sum(v.gap for v in values),
+            all(v.converged for v in values),
+        )
+
+    def duals(self) -> list[Array]:
+        """Where the inner problems stand."""
+        return [term.dual for term in self.problem.terms]
+
+    def restore(self, duals: Sequence[Array]) -> None:
+        """Return the inner problems to where they stood."""
+        for term, dual in zip(self.problem.terms, duals, strict=True):
+            term.dual = dual
