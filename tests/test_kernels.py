@@ -50,8 +50,10 @@ def dense_log_apply(logs, costs, eps, *, adjoint=False):
     with np.errstate(divide="ignore"):
         result = np.log(np.exp(terms - shift).sum(axis=2)) + shift[:, :, 0]
     largest = np.argmax(terms, axis=2, keepdims=True)
-    sizes = [np.take_along_axis(np.abs(np.broadcast_to(x, terms.shape)), largest, 2)[:, :, 0]
-             for x in (flat, exponents)]
+    sizes = [
+        np.take_along_axis(np.abs(np.broadcast_to(x, terms.shape)), largest, 2)[:, :, 0]
+        for x in (flat, exponents)
+    ]
     size = np.where(result > -np.inf, sizes[0] + sizes[1], 0.0)
     return result.reshape(logs.shape), size.reshape(logs.shape)
 
@@ -169,7 +171,10 @@ class TestApply:
         rng = np.random.default_rng(1)
         kernel = kernel_of(random_costs(rng, shape, barred=0.2), 0.5, array)
         a, b = rng.uniform(size=(2, 3, *shape))
-        forward, backward = to_numpy(kernel.apply(array(a))), to_numpy(kernel.apply_adjoint(array(b)))
+        forward, backward = (
+            to_numpy(kernel.apply(array(a))),
+            to_numpy(kernel.apply_adjoint(array(b))),
+        )
         np.testing.assert_allclose(np.sum(b * forward), np.sum(a * backward), rtol=1e-14)
 
     @either_way

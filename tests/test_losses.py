@@ -15,7 +15,7 @@ from wtfarray.losses import stack, unstack
 
 few = settings(
     # JAX compiles every operation anew for every shape.
-    max_examples=8 if "jax" in sys.modules else 30,
+    max_examples=4 if "jax" in sys.modules else 30,
     suppress_health_check=[HealthCheck.differing_executors],
 )
 some_seed = st.integers(0, 10_000)
@@ -71,7 +71,9 @@ def dense_plans(x, g, cost, eps):
 
 def plan_value(plan, cost, eps):
     """``eps H(G|K) = eps <G, log G - 1> + <C, G>``."""
-    return eps * entropy_of(plan) + np.sum(np.where(plan > 0, plan * np.where(plan > 0, cost, 0), 0))
+    return eps * entropy_of(plan) + np.sum(
+        np.where(plan > 0, plan * np.where(plan > 0, cost, 0), 0)
+    )
 
 
 def central_differences(function, x, step):
@@ -135,8 +137,8 @@ class TestWassersteinConjugate:
         rng = np.random.default_rng(1)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, lam)
         loss = wtf.Wasserstein(cost, 0.2, lam)
-        slope = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-4)
-        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], slope, rtol=2e-6, atol=1e-8)
+        slope = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-5)
+        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], slope, rtol=2e-7, atol=1e-8)
 
     @every_lam
     def test_is_torch_autograd(self, array, xp, lam):
@@ -287,8 +289,7 @@ class TestWassersteinModes:
         rng = np.random.default_rng(0)
         shape = (3, 4, 5)
         X, U = rng.exponential(size=shape), random_dual(rng, lam, shape)
-        moved = sizes if modes is None else sizes[1:]
-        costs = [random_cost(rng, n) for n in (sizes[1:] if modes is None else moved)]
+        costs = [random_cost(rng, n) for n in sizes[1:]]
         value, gradient = evaluate(wtf.Wasserstein(costs, 0.2, lam, modes), X, U, array)
         by_hand = wtf.Wasserstein(costs, 0.2, lam)
         data, dual = (np.transpose(T, order).reshape(sizes) for T in (X, U))
@@ -349,7 +350,9 @@ class TestBoundWasserstein:
     def check(loss, X, g, array, dtype):
         bound = loss.bind(array(X, dtype))
         fast, q = (to_numpy(a).astype("float64") for a in bound.conjugate(array(g, dtype)))
-        safe, safe_q = (to_numpy(a).astype("float64") for a in bound.safe_conjugate(array(g, dtype)))
+        safe, safe_q = (
+            to_numpy(a).astype("float64") for a in bound.safe_conjugate(array(g, dtype))
+        )
         assert np.all(np.isfinite(safe))
         assert np.all(np.isfinite(safe_q))
         known = ~np.isnan(fast)
@@ -358,9 +361,9 @@ class TestBoundWasserstein:
         largest = np.abs(g).max() + 10.0 - loss.eps * np.log(float(info.tiny))
         mass = X.sum(axis=(1, 2))
         size = mass * largest + loss.eps * np.abs(xlogx(X)).sum(axis=(1, 2))
-        assert np.all(np.abs(fast - safe)[known] <= VALUE_ROUNDINGS * info.eps * size[known])
+        assert np.all(np.abs(fast - safe)[known] <= 10 * info.eps * size[known])
         error = np.abs(q - safe_q).max(axis=(1, 2))
-        bound_q = MARGINAL_ROUNDINGS * info.eps * mass * (1.0 + largest / loss.eps)
+        bound_q = 3 * info.eps * mass * (1.0 + largest / loss.eps)
         assert np.all(error[known] <= bound_q[known])
         np.testing.assert_allclose(safe_q.sum(axis=(1, 2)), mass, rtol=bound_q.max() / mass.max())
         return known
@@ -368,8 +371,9 @@ class TestBoundWasserstein:
     def test_both_outcomes_occur(self, array):
         rng = np.random.default_rng(0)
         X, g = random_data(rng, (4, 12)).reshape(4, 3, 4), rng.normal(size=(4, 3, 4))
-        g[2:] *= 1e3
-        loss = wtf.Wasserstein([random_cost(rng, 3), random_cost(rng, 4)], 0.05)
+        g[:2] *= 1e-2
+        g[2:] *= 1e2
+        loss = wtf.Wasserstein([random_cost(rng, 3), random_cost(rng, 4)], 2e-3)
         known = self.check(loss, X, g, array, "float64")
         np.testing.assert_array_equal(known, [True, True, False, False])
 
@@ -384,10 +388,8 @@ class TestBoundWasserstein:
         g = rng.normal(size=(41, 2, 6)) * 0.1
         g[:, 0, 0] -= shifts
         X = rng.exponential(size=g.shape)
-        loss = wtf.Wasserstein([random_cost(rng, 2), cost], eps)
-        known = self.check(loss, X, g, array, dtype)
-        one_way = np.where(np.eye(2) > 0, 0.0, np.inf)
-        known = self.check(wtf.Wasserstein([one_way, cost], eps), X, g, array, dtype)
+        stay = np.where(np.eye(2) > 0, 0.0, np.inf)
+        known = self.check(wtf.Wasserstein([stay, cost], eps), X, g, array, dtype)
         assert known[0]
         assert not known[-1]
         assert np.all(np.diff(known.astype(int)) <= 0)
@@ -409,9 +411,7 @@ class TestBoundWasserstein:
         rng = np.random.default_rng(2)
         bound = wtf.Wasserstein(random_cost(rng, 6), 0.2, 3.0).bind(array(random_data(rng)))
         g = rng.normal(size=SHAPE)
-        slope = central_differences(
-            lambda h: to_numpy(bound.conjugate(array(h))[0]).sum(), g, 1e-4
-        )
+        slope = central_differences(lambda h: to_numpy(bound.conjugate(array(h))[0]).sum(), g, 1e-4)
         for method in (bound.conjugate, bound.safe_conjugate):
             np.testing.assert_allclose(to_numpy(method(array(g))[1]), slope, rtol=1e-6, atol=1e-8)
 
@@ -433,10 +433,6 @@ class TestBoundWasserstein:
         log_Kf = np.log(np.exp(g / 0.1) @ np.exp(-cost / 0.1).T)
         expected = 0.1 * (X * log_Kf - xlogx(X) + X).sum(axis=1)
         assert_close(value, array(expected), rtol=1e-12)
-
-
-VALUE_ROUNDINGS = 2
-MARGINAL_ROUNDINGS = 2
 
 
 def rounded_bound(X, Y, g, cost, eps):
@@ -464,18 +460,40 @@ class TestWassersteinGap:
         lam=st.sampled_from(LAMS),
         eps=exponent(-3, 1),
         spread=exponent(-2, 2),
+        distance=exponent(-8, 1),
         dtype=st.sampled_from(["float32", "float64"]),
         seed=some_seed,
     )
-    def test_is_never_negative(self, array, lam, eps, spread, dtype, seed):
+    def test_is_never_negative(self, array, lam, eps, spread, distance, dtype, seed):
         rng = np.random.default_rng(seed)
-        X, Y = random_data(rng), random_data(rng)
-        Y *= X.sum(axis=1, keepdims=True) / Y.sum(axis=1, keepdims=True)
-        g = np.maximum(spread * rng.normal(size=SHAPE), -20 * lam)
+        X, g = random_data(rng), np.maximum(spread * rng.normal(size=SHAPE), -20 * lam)
+        mass = X.sum(axis=1, keepdims=True)
         bound = wtf.Wasserstein(random_cost(rng, 6), eps, lam).bind(array(X, dtype))
         _, q = bound.safe_conjugate(array(g, dtype))
+        Y = to_numpy(q).astype("float64") * np.exp(distance * rng.normal(size=SHAPE))
+        Y *= (
+            mass / Y.sum(axis=1, keepdims=True)
+            if math.isinf(lam)
+            else np.exp(np.minimum(g / lam, 20))
+        )
         gaps = to_numpy(bound.gap(array(g, dtype), q, array(Y, dtype)))
-        assert np.all(gaps >= -1e-12 * X.sum(axis=1))
+        # The mass of q is as exact as the exponents g/eps and C/eps.
+        largest = np.abs(g).max() + 1.0
+        lost_mass = np.finfo(dtype).eps * (1.0 + largest / eps) * mass[:, 0]
+        assert np.all(gaps >= (-lost_mass * (30 * eps + largest) if math.isinf(lam) else 0.0))
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_a_trace_of_mass_in_the_wrong_place(self, array, dtype):
+        """Both rows prefer bin 0; bin 1 gets less than a normal number, and Y has none there."""
+        info = np.finfo(dtype)
+        eps = 1.0 / (math.log(70.0) - math.log(float(info.smallest_subnormal)))
+        loss = wtf.Wasserstein(np.array([[0.0, 1.0], [0.0, 1.0]]), eps)
+        bound = loss.bind(array([[100.0, 100.0]], dtype))
+        g = array([[0.0, 0.0]], dtype)
+        _, q = bound.safe_conjugate(g)
+        Y = array([[200.0 * (1.0 + info.eps), 0.0]], dtype)
+        gap = float(bound.gap(g, q, Y)[0])
+        assert abs(gap) <= 200.0 * info.eps
 
     @pytest.mark.parametrize("lam", [0.5, 5.0])
     def test_unbalanced_is_primal_minus_dual(self, array, lam):
@@ -494,7 +512,12 @@ class TestWassersteinGap:
     @pytest.mark.parametrize("distance", [3.0, 0.1, 1e-3])
     def test_balanced_is_the_rounded_plan_s(self, array, distance):
         rng = np.random.default_rng(2)
-        X, g, eps, cost = rng.exponential(size=SHAPE), rng.normal(size=SHAPE), 0.3, random_cost(rng, 6)
+        X, g, eps, cost = (
+            rng.exponential(size=SHAPE),
+            rng.normal(size=SHAPE),
+            0.3,
+            random_cost(rng, 6),
+        )
         bound = wtf.Wasserstein(cost, eps).bind(array(X))
         values, q = bound.conjugate(array(g))
         Y = to_numpy(q) * np.exp(distance * rng.normal(size=SHAPE))
@@ -508,8 +531,7 @@ class TestWassersteinGap:
             np.testing.assert_allclose(plan.sum(axis=1), X[k], rtol=1e-12)
             assert gaps[k] >= plan_value(plan, cost, eps) - dual - 1e-13
 
-    @pytest.mark.parametrize("modes", [None, ((1, 2),)])
-    def test_separable_and_dense_costs_agree(self, array, modes):
+    def test_separable_and_dense_costs_agree(self, array):
         rng = np.random.default_rng(3)
         shape = (3, 2, 4)
         X, Y = rng.exponential(size=(2, *shape))

@@ -183,7 +183,9 @@ class TestTuckerToTensor:
 
     def test_refuses_a_factor_of_another_rank(self, array):
         with pytest.raises(ValueError, match=r"factors\[1\] has shape \(4, 3\): expected \(n_1, 2"):
-            wtf.tucker_to_tensor(array(normal((1, 2))), [array(normal((4, 1))), array(normal((4, 3)))])
+            wtf.tucker_to_tensor(
+                array(normal((1, 2))), [array(normal((4, 1))), array(normal((4, 3)))]
+            )
 
 
 def assert_adjoint(block, array, seed):
@@ -260,7 +262,9 @@ class TestTuckerBlock:
         U = array(np.abs(normal(shape)))
         for mode in range(len(shape)):
             cp = cp_block(factors, mode, array(weights))
-            assert_close(tucker_block(array(core), factors, mode).adjoint(U), cp.adjoint(U), rtol=TIGHT)
+            assert_close(
+                tucker_block(array(core), factors, mode).adjoint(U), cp.adjoint(U), rtol=TIGHT
+            )
 
 
 class TestCoreBlock:

@@ -31,7 +31,7 @@ from wtfarray.legendre import (
 )
 from wtfarray.losses import BoundLoss, Loss
 from wtfarray.models import Block, core_block, cp_block, cp_weights_block, tucker_block
-from wtfarray.tensor import check_cp, check_tucker, per_sample
+from wtfarray.tensor import check_cp, check_tucker, per_sample, spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,8 @@ class BlockDual:
     constraint: Constraint
     scales_samples: bool
     """Whether each row of the block carries the mass of one sample."""
+    weights: Array | None = None
+    """Of the samples in the sum of their losses, (N,); ones when absent."""
 
     def start(self) -> Array:
         """Zeros, (N, m_1, ..., m_t): where to begin when nothing is known."""
@@ -95,12 +97,19 @@ class BlockDual:
         value, factor, slope = self._entropy_part(g)
         model = self.model(factor)
         gradient = marginal - (model if slope is None else slope * model)
-        return xp.sum(values) + value, gradient
+        if self.weights is not None:
+            gradient = gradient * spread(self.weights, gradient)
+        return xp.sum(self._weighted(values)) + value, gradient
+
+    def _weighted(self, values: Array) -> Array:
+        return values if self.weights is None else values * self.weights
 
     def _entropy_part(self, g: Array) -> tuple[Array, Array, Array | None]:
         """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""
         xp = array_namespace(g)
         u, slope = dual_of_free(g, self.bound.lam, xp)
+        if self.weights is not None:
+            u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
         value, factor = conjugate_of_entropy(xi * (-1.0 / self.rho), self.constraint, xp)
         if slope is not None:
@@ -135,8 +144,8 @@ class BlockDual:
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
             extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
             factor, model = feasible, self.model(feasible)
-        gap = float(xp.sum(self.bound.gap(g, marginal, model))) + extra
-        lower = -float(xp.sum(values) + entropy)
+        gap = float(xp.sum(self._weighted(self.bound.gap(g, marginal, model)))) + extra
+        lower = -float(xp.sum(self._weighted(values)) + entropy)
         return Certificate(factor, lower, lower + gap, gap)
 
 
@@ -189,10 +198,10 @@ def cp_dual(
     if weights is not None:
         same_dtype("weights", weights, "X", bound.data)
     if block == "weights":
-        return _block_dual(bound, cp_weights_block(factors), rho, constraint, scales_samples=False)
+        return block_dual(bound, cp_weights_block(factors), rho, constraint, scales_samples=False)
     place = order.index(axis_index("block", block, len(factors)))
     model = cp_block(factors, place, weights)
-    return _block_dual(bound, model, rho, constraint, scales_samples=place == 0)
+    return block_dual(bound, model, rho, constraint, scales_samples=place == 0)
 
 
 def tucker_dual(
@@ -245,11 +254,11 @@ def tucker_dual(
     bound, order, factors = _bind(loss, X, factors)
     same_dtype("core", core, "X", bound.data)
     if block == "core":
-        return _block_dual(bound, core_block(factors, order), rho, constraint, scales_samples=False)
+        return block_dual(bound, core_block(factors, order), rho, constraint, scales_samples=False)
     place = order.index(axis_index("block", block, len(factors)))
     core = array_namespace(core).permute_dims(core, order)
     model = tucker_block(core, factors, place)
-    return _block_dual(bound, model, rho, constraint, scales_samples=place == 0)
+    return block_dual(bound, model, rho, constraint, scales_samples=place == 0)
 
 
 def _bind(
@@ -268,13 +277,21 @@ def _bind(
     return bound, bound.order, tuple(factors[k] for k in bound.order)
 
 
-def _block_dual(
-    bound: BoundLoss, block: Block, rho: float, constraint: Constraint, *, scales_samples: bool
+def block_dual(
+    bound: BoundLoss,
+    block: Block,
+    rho: float,
+    constraint: Constraint,
+    *,
+    scales_samples: bool,
+    weights: Array | None = None,
 ) -> BlockDual:
+    """Put a dual together, and refuse constraints under which a balanced loss is infinite."""
     check_constraint("constraint", constraint, len(block.shape))
     samples = bound.data.shape[0]
     scales_samples = scales_samples and block.shape[0] == samples
-    dual = BlockDual(bound, block, positive_number("rho", rho), constraint, scales_samples)
+    rho = positive_number("rho", rho)
+    dual = BlockDual(bound, block, rho, constraint, scales_samples, weights)
     if not bound.conserves_mass:
         return dual
     if constraint is None:

@@ -16,6 +16,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.optimize._curvature import CurvaturePairs
+from wtfarray.optimize._objective import Point
 from wtfarray.problem import Evaluation, JointObjective
 
 MEMORY = 20
@@ -48,31 +49,39 @@ def minimise(
     tol: float,
     max_iter: int,
     report: Callable[[Progress, CurvaturePairs], bool],
+    resume: tuple[Progress, CurvaturePairs] | None = None,
 ) -> tuple[Array, str]:
     """
     Minimise the joint objective, from the coarsest smoothing to the finest.
 
-    ``report`` sees every accepted step and ends the solve by returning True. Returns the last point
-    and why it is the last: "tolerance", "iterations", "stuck" or "reported".
+    ``report`` sees every accepted step and ends the solve by returning True; what it saw is what
+    ``resume`` takes to go on from there. Returns the last point and why it is the last:
+    "tolerance", "iterations", "stuck" or "reported".
     """
-    xp = array_namespace(x)
     scale = sum(term.scale for term in objective.problem.terms)
-    pairs: CurvaturePairs | None = None
     reason = "iterations"
     for number, level in enumerate(levels):
         last = number == len(levels) - 1
+        if resume is not None and number < resume[0].level:
+            continue
         for term in objective.problem.terms:
             term.set_level(level)
-        first = objective.evaluate(x, max(0.02 * scale * level, 1e-300))
-        if pairs is None:
-            pairs = CurvaturePairs(first.point, MEMORY, float(xp.finfo(x.dtype).eps), xp)
+        if resume is not None and number == resume[0].level:
+            progress, pairs = resume
         else:
-            pairs.renew(first.point)
-        progress = Progress(number, 0, first, math.inf, 1.0, 0, 0)
+            first = objective.evaluate(x, max(0.02 * scale * level, 1e-300))
+            if number == 0:
+                pairs = new_pairs(first.point)
+            else:
+                pairs.renew(first.point)
+            progress = Progress(number, 0, first, math.inf, 1.0, 0, 0)
         # A coarse level only has to bring the blocks near: loosely, and not for long.
         goal, limit = (tol, max_iter) if last else (1e-3, 40)
         reason = "iterations"
         while progress.n_iter < limit:
+            if progress.small_steps >= 3:
+                reason = "tolerance"
+                break
             moved = _step(objective, pairs, progress, goal)
             if moved is None:
                 reason = "stuck"
@@ -80,11 +89,14 @@ def minimise(
             progress = moved
             if progress.failures == 0 and report(progress, pairs):
                 return progress.current.point.x, "reported"
-            if progress.small_steps >= 3:
-                reason = "tolerance"
-                break
         x = progress.current.point.x
     return x, reason
+
+
+def new_pairs(point: Point) -> CurvaturePairs:
+    """An empty memory of curvature."""
+    xp = array_namespace(point.x)
+    return CurvaturePairs(point, MEMORY, float(xp.finfo(point.x.dtype).eps), xp)
 
 
 def _step(
@@ -153,7 +165,8 @@ def _search(
     """Backtrack from the full step; the error of the values counts as noise."""
     base, tightness = progress.current, progress.tightness
     duals, renewed = objective.duals(), None
-    rounding = 1e-11 * abs(base.point.value)
+    xp = array_namespace(direction)
+    rounding = max(1e-11, 10.0 * float(xp.finfo(direction.dtype).eps)) * abs(base.point.value)
     t = 1.0
     for trial in range(TRIALS):
         if trial:

@@ -15,6 +15,7 @@ from wtfarray._arrays import (
     as_dual,
     axis_index,
     common_namespace,
+    instance_of,
     positive_number,
     refuse_where,
     same_dtype,
@@ -168,12 +169,26 @@ class Wasserstein:
         xp = common_namespace(X=X)
         X = as_data("X", X, xp)
         groups = self._groups(tuple(X.shape))
-        moved = tuple(chain(*groups))
+        moved = self.transported(tuple(X.shape))
         order = (*(k for k in range(X.ndim) if k not in moved), *moved)
         sizes = tuple(math.prod(X.shape[k] for k in group) for group in groups)
         costs = tuple(place_cost(f"costs[{k}]", c, xp, X) for k, c in enumerate(self.costs))
         stacked = xp.reshape(xp.permute_dims(X, order), (-1, *sizes))
         return TransportProblem.of(stacked, GibbsKernel.of(costs, self.eps), self.lam, order)
+
+    def typical_cost(self) -> float:
+        """The mean of the finite costs, summed over the transported modes."""
+        total = 0.0
+        for cost in self.costs:
+            xp = array_namespace(cost)
+            finite = xp.isfinite(cost)
+            count = float(xp.sum(xp.astype(finite, cost.dtype)))
+            total += float(xp.sum(xp.where(finite, cost, 0.0))) / count
+        return total
+
+    def transported(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The transported modes of data of this shape."""
+        return tuple(chain(*self._groups(shape)))
 
     def _groups(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The transported modes of each cost, checked against the shape of the data."""
@@ -355,3 +370,53 @@ class BoundKullbackLeibler:
         """``KL(X | Y exp(-g))``."""
         xp = array_namespace(g)
         return per_sample(kl_divergence(marginal, model * xp.exp(-g), xp))
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class LossSum:
+    """
+    A sum of losses of the same data, each over modes of its own.
+
+    Fits minimise it with the "envelope" solver. SWIFT's loss is the sum over the modes of transport
+    along the fibres of that mode.
+
+    Parameters
+    ----------
+    *losses : Loss
+        At least one.
+
+    Examples
+    --------
+    >>> import wtfarray as wtf
+    >>> costs = wtf.grid_cost(8, 8)
+    >>> loss = wtf.LossSum(
+    ...     wtf.Wasserstein(costs[0], eps=0.1, lam=1.0, modes=(0,)),
+    ...     wtf.Wasserstein(costs[1], eps=0.1, lam=1.0, modes=(1,)),
+    ... )
+    >>> len(loss.losses)
+    2
+    """
+
+    losses: tuple[Loss, ...]
+
+    def __init__(self, *losses: Loss) -> None:
+        if not losses:
+            msg = "losses is empty: expected at least one loss"
+            raise ValueError(msg)
+        for k, loss in enumerate(losses):
+            instance_of(f"losses[{k}]", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
+        object.__setattr__(self, "losses", tuple(losses))
+
+    def bind(self, X: Array, /) -> BoundLoss:  # noqa: ARG002
+        """A sum has no conjugate in closed form: refuse."""
+        raise TypeError(_NO_CONJUGATE)
+
+    def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:  # noqa: ARG002
+        """A sum has no conjugate in closed form: refuse."""
+        raise TypeError(_NO_CONJUGATE)
+
+
+_NO_CONJUGATE = (
+    "loss is a LossSum, whose conjugate has no closed form: expected a single loss, or a fit with "
+    "solver='envelope'"
+)

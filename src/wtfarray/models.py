@@ -96,22 +96,35 @@ class CPModel:
     modes: int
     learns_weights: bool
     scale: float = 1.0
-    """What the learned weights are multiplied by."""
+    """The weights of all components, or what the learned ones are multiplied by."""
+
+    def weights(self, blocks: Sequence[Array]) -> Array:
+        """The weight of each component, (r,)."""
+        if self.learns_weights:
+            return blocks[self.modes] * self.scale
+        return array_namespace(*blocks).ones_like(blocks[0][0, :]) * self.scale
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
-        weights = blocks[self.modes] * self.scale if self.learns_weights else None
-        return cp_product(blocks[: self.modes], weights)
+        plain = not self.learns_weights and self.scale == 1.0
+        return cp_product(blocks[: self.modes], None if plain else self.weights(blocks))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """Xi_k of every factor, and the adjoint of the weights."""
-        factors = blocks[: self.modes]
-        xis = mttkrps(dual, factors)
-        if not self.learns_weights:
-            return xis
         xp = array_namespace(dual)
-        omega = xp.sum(xis[0] * factors[0], axis=0) * self.scale
-        return [*(xi * (blocks[self.modes] * self.scale) for xi in xis), omega]
+        factors, weights = blocks[: self.modes], self.weights(blocks)
+        xis = mttkrps(dual, factors)
+        adjoints = [xi * weights for xi in xis]
+        if self.learns_weights:
+            adjoints.append(xp.sum(xis[0] * factors[0], axis=0) * self.scale)
+        return adjoints
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a function of one block."""
+        factors = blocks[: self.modes]
+        if k == self.modes:
+            return cp_weights_block(factors, self.scale)
+        return cp_block(factors, k, self.weights(blocks))
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,13 @@ class TuckerModel:
         factors, core = blocks[: self.modes], blocks[self.modes]
         xis = [tucker_block(core, factors, k).adjoint(dual) for k in range(self.modes)]
         return [*xis, core_block(factors, range(self.modes)).adjoint(dual)]
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a function of one block."""
+        factors = blocks[: self.modes]
+        if k == self.modes:
+            return core_block(factors, range(self.modes))
+        return tucker_block(blocks[self.modes], factors, k)
 
 
 Model = CPModel | TuckerModel

@@ -38,11 +38,14 @@ class Problem:
         tensor = self.model.tensor(blocks)
         return array_namespace(tensor).reshape(tensor, self.shape)
 
-    def entropy(self, blocks: Sequence[Array]) -> Array:
-        """``sum_k rho_k E(A_k)``; also of the blocks that are fixed."""
-        xp = array_namespace(*blocks)
-        parts = [rho * entropy_value(a, xp) for rho, a in zip(self.rho, blocks, strict=True)]
-        return xp.sum(xp.stack(parts))
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """The adjoint of every block at a dual variable of the shape of the data."""
+        rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
+        return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
+
+    def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
+        """``rho_k E(A_k)``."""
+        return self.rho[k] * float(entropy_value(blocks[k], array_namespace(*blocks)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +70,7 @@ class JointObjective:
         self._blocks = list(blocks)
         self._shapes = [tuple(blocks[k].shape) for k in problem.free]
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
-        xp = array_namespace(*blocks)
-        self._fixed_entropy = sum(
-            problem.rho[k] * float(entropy_value(blocks[k], xp)) for k in fixed
-        )
+        self._fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
 
     def pack(self, blocks: Sequence[Array]) -> Array:
         """The vector that stands for some blocks."""
@@ -106,7 +106,7 @@ class JointObjective:
         dual = values[0].gradient
         for other in values[1:]:
             dual = dual + other.gradient
-        adjoints = problem.model.adjoints(dual, blocks)
+        adjoints = problem.adjoints(dual, blocks)
         least = float(xp.finfo(x.dtype).smallest_normal)
         parts, entropies = [], []
         for k, p in zip(problem.free, self._split(x), strict=True):

@@ -21,7 +21,6 @@ from wtfarray._arrays import (
 )
 from wtfarray._typing import Array
 from wtfarray.inner import Sinkhorn, solve_to_gap
-from wtfarray.kernels import GibbsKernel
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import TransportProblem
@@ -108,7 +107,7 @@ def wasserstein(
     levels: tuple[float, ...] = (1.0,)
     if dual is None:
         g = xp.zeros_like(Y)
-        levels = _levels(problem.kernel)
+        levels = _levels(loss)
     else:
         g = stack(problem, same_dtype("dual", as_dual("dual", dual, shape, xp), "X", problem.data))
     n_iter = 0
@@ -128,12 +127,10 @@ def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
     return lambda value: tol * max(abs(value), floor)
 
 
-def _levels(kernel: GibbsKernel) -> tuple[float, ...]:
+def _levels(loss: Wasserstein) -> tuple[float, ...]:
     """Multiples of eps, 3 apart, down from a tenth of the mean cost to eps itself."""
-    xp = array_namespace(*kernel.costs)
-    finite = [xp.where(xp.isfinite(c), c, 0.0) for c in kernel.costs]
-    typical = sum(float(xp.mean(c)) for c in finite)
-    count = max(0, math.floor(math.log(max(0.1 * typical / kernel.eps, 1.0)) / math.log(3.0)))
+    most = max(0.1 * loss.typical_cost() / loss.eps, 1.0)
+    count = math.floor(math.log(most) / math.log(3.0))
     return tuple(3.0**k for k in range(count, -1, -1))
 
 

@@ -81,6 +81,27 @@ class CurvaturePairs:
         else:
             self._free.append(slot)
 
+    def export(self) -> dict[str, NDArray[np.float64]]:
+        """All that `restore` needs, as arrays of the host."""
+        return {
+            "rows": _host.to_host(self._rows),
+            "gram": self._gram,
+            "gradient_products": self._gradient_products,
+            "used": np.asarray(self._used, dtype=np.float64),
+            "free": np.asarray(self._free, dtype=np.float64),
+            "scale": np.asarray(self._scale),
+        }
+
+    def restore(self, stored: dict[str, NDArray[np.float64]]) -> None:
+        """Return to what `export` gave."""
+        like = self._rows
+        self._rows = self._xp.asarray(stored["rows"], dtype=like.dtype, device=device(like))
+        self._gram = stored["gram"]
+        self._gradient_products = stored["gradient_products"]
+        self._used = [int(slot) for slot in stored["used"]]
+        self._free = [int(slot) for slot in stored["free"]]
+        self._scale = float(stored["scale"])
+
     def renew(self, point: Point) -> None:
         """Take a new gradient at the newest iterate, as an inexact one that was sharpened."""
         column = self._xp.matmul(self._rows, self._xp.reshape(point.gradient, (-1, 1)))

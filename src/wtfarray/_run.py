@@ -1,0 +1,361 @@
+"""One start of a fit, from the first blocks to the certified result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from wtfarray._progress import Bar
+from wtfarray._setup import Setup, given_blocks
+from wtfarray._typing import Array
+from wtfarray.block_descent import Sweep, descend
+from wtfarray.checkpoint import EVERY, Checkpoint
+from wtfarray.envelope import Progress, minimise
+from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
+from wtfarray.losses import Loss, Wasserstein, stack
+from wtfarray.models import CPModel
+from wtfarray.optimize._curvature import CurvaturePairs
+from wtfarray.problem import JointObjective, Problem
+from wtfarray.result import Factorisation, Record
+from wtfarray.tensor import per_sample
+from wtfarray.terms import Term, TermValue, TransportTerm, terms_of
+
+CERTIFIED = 1e-3
+"""A fit has converged only if its gap is below this share of the objective."""
+FINAL_ITERATIONS = 2000
+"""Of the inner problem, for the certificate."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitState:
+    """What a callback sees after every step of a fit."""
+
+    n_iter: int
+    time: float
+    """Seconds since the start."""
+    objective: float
+    """At the present smoothing: comparable with the result only at ``level`` 1."""
+    gap: float
+    evaluations: int
+    level: float
+    """How many times eps the smoothing is."""
+    blocks: Callable[[], list[Array]]
+    """The present factors, then the core or the learned weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a fit is to be solved."""
+
+    loss: Loss
+    init: object
+    solver: str
+    tol: float
+    max_iter: int
+    batch: int | None
+    callback: Callable[[FitState], object] | None
+    progress: bool
+    checkpoint: Checkpoint | None
+
+
+class Journal:
+    """The history of one start, its progress bar and the caller's callback."""
+
+    def __init__(self, plan: Plan, terms: Sequence[Term], bar: Bar) -> None:
+        self.records: list[Record] = []
+        self.n_iter = 0
+        self._plan = plan
+        self._terms = terms
+        self._bar = bar
+        self._begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self._begin
+
+    def go_on(self, records: list[Record], n_iter: int, seconds: float) -> None:
+        """Continue an earlier journal."""
+        self.records, self.n_iter = list(records), n_iter
+        self._begin -= seconds
+
+    def record(self, objective: float, gap: float, evaluations: int) -> None:
+        """Keep a step; errors of the inner problem do not count as a rise."""
+        if self.records:
+            objective = min(objective, self.records[-1].objective)
+        self.records.append(Record(self.seconds, objective, gap, evaluations))
+
+    def step(
+        self,
+        objective: float,
+        gap: float,
+        level: float,
+        evaluations: int,
+        blocks: Callable[[], list[Array]],
+    ) -> bool:
+        """Take note of a step; True if the caller wants to stop."""
+        self.n_iter += 1
+        if level == 1.0:
+            self.record(objective, gap, evaluations)
+        self._bar.step(objective, gap)
+        if self._plan.callback is None:
+            return False
+        state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, blocks)
+        return self._plan.callback(state) is True
+
+
+def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
+    """Fit from one start."""
+    terms = terms_of(setup.losses, setup.X, setup.sample_weight, plan.batch)
+    problem = Problem(
+        setup.model, terms, setup.rho, setup.constraints, setup.free, tuple(setup.X.shape)
+    )
+    blocks, levels = _start(setup, plan, rng)
+    _check_mass(setup, problem, blocks, rng)
+    with Bar(setup.kind, visible=plan.progress) as bar:
+        journal = Journal(plan, terms, bar)
+        runner = _envelope if plan.solver == "envelope" else _descent
+        blocks, reason = runner(setup, plan, problem, blocks, levels, journal)
+        return _finish(setup, plan, problem, blocks, reason, journal)
+
+
+def _start(
+    setup: Setup, plan: Plan, rng: np.random.Generator
+) -> tuple[list[Array], tuple[float, ...]]:
+    """The first blocks, and the levels of smoothing to go through from there."""
+    X, init = setup.X, plan.init
+    xp = array_namespace(X)
+    sparse = float(xp.mean(xp.astype(X > 0, X.dtype))) < 0.5
+    if init is None:
+        init = "random" if sparse else "kl"
+    levels: tuple[float, ...] = (3.0, 1.0)
+    if isinstance(init, str):
+        blocks = random_blocks(setup.shapes, rng, X)
+        if init == "nnsvd":
+            matrix = xp.reshape(X, tuple(shape[0] for shape in setup.shapes[: setup.modes]))
+            for k in range(setup.modes):
+                blocks[k] = svd_factor(matrix, k, setup.shapes[k][1], rng)
+        blocks = [feasible(b, c) for b, c in zip(blocks, setup.constraints, strict=True)]
+        carriers = [k for k in setup.free if setup.constraints[k] is None]
+        blocks = scale_to_mass(setup.model, X, blocks, carriers)
+        if init == "kl":
+            blocks = kl_steps(setup.model, X, blocks, setup.constraints, setup.free)
+        if init == "random":
+            levels = (27.0, 9.0, 3.0, 1.0)
+    else:
+        given = given_blocks(setup, init)
+        blocks = [
+            feasible(b, c) if k in setup.free else b
+            for k, (b, c) in enumerate(zip(given, setup.constraints, strict=True))
+        ]
+    return blocks, _affordable(setup, levels)
+
+
+def _affordable(setup: Setup, levels: tuple[float, ...]) -> tuple[float, ...]:
+    """Leave out levels at which everything is blurred: above a tenth of the mean cost."""
+    most = 1.0
+    for loss in setup.losses:
+        if isinstance(loss, Wasserstein):
+            most = max(most, 0.1 * loss.typical_cost() / loss.eps)
+    return tuple(level for level in levels if level <= most)
+
+
+def _check_mass(
+    setup: Setup, problem: Problem, blocks: list[Array], rng: np.random.Generator
+) -> None:
+    """Refuse constraints under which a balanced loss is infinite."""
+    balanced = [
+        term
+        for term in problem.terms
+        if isinstance(term, TransportTerm) and term.problem.conserves_mass
+    ]
+    if not balanced:
+        return
+    xp = array_namespace(setup.X)
+    tolerance = 1e-6 if setup.X.dtype == xp.float64 else 1e-3
+    others = random_blocks(setup.shapes, rng.spawn(1)[0], setup.X)
+    for k in setup.free:
+        others[k] = feasible(others[k], setup.constraints[k])
+    others = [others[k] if k in setup.free else block for k, block in enumerate(blocks)]
+    for term in balanced:
+        mass = term.problem.mass
+        for some in (blocks, others):
+            found = per_sample(stack(term.problem, problem.tensor(some)))
+            off = xp.abs(found - mass)
+            if bool(xp.any(off > tolerance * xp.max(mass))):
+                i = int(xp.argmax(off))
+                msg = (
+                    f"constraints is {setup.constraints} and the loss is balanced (lam = inf), but "
+                    f"sample {i} of X weighs {float(mass[i])} and a model under these constraints "
+                    f"{float(found[i])}: expected constraints that conserve mass (normalise the "
+                    f"samples, rows of their factor, columns of the others), or a finite lam"
+                )
+                raise ValueError(msg)
+
+
+def _envelope(
+    setup: Setup,  # noqa: ARG001
+    plan: Plan,
+    problem: Problem,
+    blocks: list[Array],
+    levels: tuple[float, ...],
+    journal: Journal,
+) -> tuple[list[Array], str]:
+    """All blocks at once."""
+    objective = JointObjective(problem, blocks)
+    x = objective.pack(blocks)
+    latest = [x]
+    resume = None
+    if plan.checkpoint is not None:
+        stored = plan.checkpoint.read(x, array_namespace(x))
+        if stored is not None:
+            resume = (stored.progress, stored.pairs)
+            objective.restore(stored.duals)
+            journal.go_on(stored.history, stored.n_iter, stored.seconds)
+            latest[0] = x = stored.progress.current.point.x
+
+    def report(progress: Progress, pairs: CurvaturePairs) -> bool:
+        current = progress.current
+        latest[0] = current.point.x
+        stop = journal.step(
+            current.point.value,
+            current.gap,
+            levels[progress.level],
+            sum(term.evaluations for term in problem.terms),
+            lambda: objective.blocks(current.point.x),
+        )
+        if plan.checkpoint is not None and (journal.n_iter % EVERY == 0 or stop):
+            # A fit that goes on from here has no secants: for the same end, nor has this one.
+            for term in problem.terms:
+                term.forget()
+            plan.checkpoint.write(
+                progress, pairs, objective.duals(), journal.records, journal.n_iter, journal.seconds
+            )
+        return stop
+
+    try:
+        x, reason = minimise(
+            objective,
+            x,
+            levels,
+            tol=plan.tol,
+            max_iter=plan.max_iter,
+            report=report,
+            resume=resume,
+        )
+    except KeyboardInterrupt:
+        x, reason = latest[0], "interrupted"
+    return objective.blocks(x), reason
+
+
+def _descent(
+    setup: Setup,
+    plan: Plan,
+    problem: Problem,
+    blocks: list[Array],
+    levels: tuple[float, ...],  # noqa: ARG001
+    journal: Journal,
+) -> tuple[list[Array], str]:
+    """One block after the other."""
+    bound = setup.losses[0].bind(setup.X)
+    term = problem.terms[0]
+    value = _certify(problem, blocks, 1e-2)
+    objective = value.value + value.gap
+    latest = [blocks]
+
+    def report(sweep: Sweep) -> bool:
+        latest[0] = list(sweep.blocks)
+        return journal.step(
+            sweep.objective, sweep.gap, 1.0, sweep.evaluations, lambda: list(sweep.blocks)
+        )
+
+    weights = getattr(term, "weights", None)
+    try:
+        blocks, term.dual, reason = descend(
+            problem,
+            bound,
+            weights,
+            blocks,
+            term.dual,
+            objective,
+            tol=plan.tol,
+            max_iter=plan.max_iter,
+            report=report,
+        )
+    except KeyboardInterrupt:
+        blocks, reason = latest[0], "interrupted"
+    return blocks, reason
+
+
+def _certify(problem: Problem, blocks: list[Array], share: float) -> TermValue:
+    """The objective of some blocks, its gap at most ``share`` of it if that can be had."""
+    model = problem.tensor(blocks)
+    entropy = sum(problem.block_entropy(blocks, k) for k in range(len(blocks)))
+    scale = sum(term.scale for term in problem.terms)
+    rough = [term.evaluate(model, 0.1 * term.scale, 200) for term in problem.terms]
+    total = sum(value.value + value.error for value in rough) + entropy
+    allowed = share * max(abs(total), scale) / len(problem.terms)
+    exact = [term.certify(model, allowed, FINAL_ITERATIONS) for term in problem.terms]
+    gap = sum(value.gap for value in exact)
+    value = sum(value.value for value in exact) + entropy
+    return TermValue(value, gap, gap, exact[0].gradient, gap <= share * max(abs(value), scale))
+
+
+def _finish(
+    setup: Setup,
+    plan: Plan,
+    problem: Problem,
+    blocks: list[Array],
+    reason: str,
+    journal: Journal,
+) -> Factorisation:
+    """Certify the objective and put the result together."""
+    for term in problem.terms:
+        term.set_level(1.0)
+    value = _certify(problem, blocks, 0.5 * CERTIFIED)
+    evaluations = sum(term.evaluations for term in problem.terms)
+    if journal.records:
+        evaluations = max(evaluations, journal.records[-1].evaluations)
+    journal.record(value.value, value.gap, evaluations)
+    scale = max(abs(value.value), sum(term.scale for term in problem.terms))
+    certified = value.gap <= CERTIFIED * scale
+    converged = reason in ("tolerance", "stuck") and certified
+    if converged and plan.checkpoint is not None:
+        plan.checkpoint.remove()
+    modes = setup.modes
+    model = setup.model
+    return Factorisation(
+        kind=setup.kind,
+        factors=blocks[:modes],
+        core=None if isinstance(model, CPModel) else blocks[modes],
+        weights=model.weights(blocks) if isinstance(model, CPModel) else None,
+        objective=value.value,
+        gap=value.gap,
+        converged=converged,
+        message=_message(reason, plan, value.gap / scale, certified=certified),
+        n_iter=journal.n_iter,
+        history=journal.records,
+        dual=value.gradient,
+        loss=plan.loss,
+        rho=setup.rho,
+        constraints=setup.constraints,
+        shape=tuple(setup.X.shape),
+    )
+
+
+def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
+    why = {
+        "tolerance": f"the objective fell by less than tol = {plan.tol:g} in three steps",
+        "stuck": "no further decrease could be found",
+        "iterations": f"stopped after max_iter = {plan.max_iter}: increase it or loosen `tol`",
+        "reported": "stopped by the callback",
+        "interrupted": "interrupted: the best so far is returned",
+    }[reason]
+    text = f"{why}; relative duality gap {gap:.1e}"
+    if not certified:
+        text += f", above {CERTIFIED:g}: choose a larger eps"
+    return text

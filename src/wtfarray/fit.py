@@ -1,0 +1,262 @@
+"""The three factorisations: CP, Tucker and NMF."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Literal, TypedDict, Unpack
+
+import numpy as np
+
+from wtfarray._arrays import one_of, positive_integer, positive_number
+from wtfarray._run import FitState, Plan, solve
+from wtfarray._setup import Kind, Setup, Weights, set_up
+from wtfarray._typing import Array
+from wtfarray.checkpoint import Checkpoint
+from wtfarray.legendre import Constraint
+from wtfarray.losses import Loss
+from wtfarray.result import Factorisation
+
+
+class FitOptions(TypedDict, total=False):
+    """Keywords that `cp`, `tucker` and `nmf` share; see `cp`."""
+
+    rho: float | Sequence[float]
+    constraints: Sequence[Constraint] | None
+    fixed: Sequence[int]
+    init: object
+    n_init: int
+    rng: int | np.random.Generator | None
+    solver: Literal["envelope", "dual"]
+    tol: float
+    max_iter: int
+    sample_weight: Array | None
+    batch: int | None
+    callback: Callable[[FitState], object] | None
+    progress: bool
+    checkpoint: str | PathLike[str] | None
+
+
+def cp(
+    X: Array,
+    rank: int,
+    loss: Loss,
+    /,
+    *,
+    weights: Weights = None,
+    **options: Unpack[FitOptions],
+) -> Factorisation:
+    """
+    Non-negative CP decomposition: a sum of ``rank`` rank-one tensors.
+
+    Parameters
+    ----------
+    X : array (n_0, ..., n_{d-1})
+        Non-negative data, of any library that follows the Array API standard.
+    rank : int
+        Number of components.
+    loss : Loss
+        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+    weights : {None, "learned", "fixed"}
+        Weights of the components. None: ones if some factor carries the mass, learned on the
+        simplex times the mass of X if every factor is normalised by columns. "fixed": equal shares
+        of the mass.
+    **options
+        rho : float or sequence of float, default 1e-2
+            Weight of the entropy of each factor, the core's or the weights' last.
+        constraints : sequence of {None, "rows", "columns", "all"}
+            What sums to one in each factor. By default the columns; in the first factor the rows if
+            the first mode counts samples of mass one, nothing if it counts other samples.
+        fixed : sequence of int
+            Factors that keep the value that ``init`` gives them.
+        init : {"kl", "random", "nnsvd"} or factors
+            Where to start: random factors and a few multiplicative steps for the Kullback-Leibler
+            divergence; random factors; non-negative SVD; given factors, alone or as
+            ``(weights, factors)`` or ``(core, factors)``. Given factors are copied and entries
+            below 1e-8 of the mean are raised to that, for an exact zero could never grow. By
+            default "kl", or "random" where most of X is zero.
+        n_init : int, default 1
+            Number of starts; the best result is returned.
+        rng : int or numpy.random.Generator
+            Seed of the start.
+        solver : {"envelope", "dual"}
+            All blocks at once, or the paper's block coordinate descent in the dual.
+        tol : float, default 1e-6
+            Stop when the objective falls by less than this, relatively.
+        max_iter : int, default 300
+            Iterations (sweeps of "dual") at most.
+        sample_weight : array (n_0,)
+            Weight of the loss of each sample along the first mode.
+        batch : int
+            Samples that are processed at once, to save memory.
+        callback : callable
+            Called with a `FitState` after every step; returning True ends the fit.
+        progress : bool
+            Show a progress bar with objective and gap (needs tqdm).
+        checkpoint : path
+            File to which the state is written now and then; a fit that finds it goes on from there.
+
+    Returns
+    -------
+    Factorisation
+        Unpacks as ``weights, factors``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.dirichlet(np.ones(36), 8).reshape(8, 6, 6)
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05, lam=10.0)
+    >>> fit = wtf.cp(X, 2, loss, rho=1e-2, rng=0)
+    >>> weights, factors = fit
+    >>> [factor.shape for factor in factors], fit.converged
+    ([(8, 2), (6, 2), (6, 2)], True)
+    """
+    return _fit("cp", X, rank, loss, weights, options)
+
+
+def tucker(
+    X: Array, rank: Sequence[int], loss: Loss, /, **options: Unpack[FitOptions]
+) -> Factorisation:
+    """
+    Non-negative Tucker decomposition: a core times one factor a mode.
+
+    Parameters
+    ----------
+    X : array (n_0, ..., n_{d-1})
+        Non-negative data.
+    rank : sequence of int
+        Size of the core, one number a mode.
+    loss : Loss
+        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+    **options
+        As for `cp`; ``constraints`` may have one more entry, None or "all", for the core.
+
+    Returns
+    -------
+    Factorisation
+        Unpacks as ``core, factors``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.dirichlet(np.ones(36), 8).reshape(8, 6, 6)
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05, lam=10.0)
+    >>> core, factors = wtf.tucker(X, (2, 3, 3), loss, rho=1e-2, rng=0)
+    >>> core.shape
+    (2, 3, 3)
+    """
+    return _fit("tucker", X, rank, loss, None, options)
+
+
+def nmf(X: Array, rank: int, loss: Loss, /, **options: Unpack[FitOptions]) -> Factorisation:
+    """
+    Non-negative matrix factorisation, ``X ~ factors[0] @ factors[1].T``.
+
+    Parameters
+    ----------
+    X : array (samples, features) or (samples, n_1, ..., n_t)
+        Non-negative data. With several feature modes the loss may use their grid, and the atoms
+        are the flattened columns of ``factors[1]``.
+    rank : int
+        Number of atoms.
+    loss : Loss
+        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+    **options
+        As for `cp`.
+
+    Returns
+    -------
+    Factorisation
+        Unpacks as ``weights, factors``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(12), eps=0.05, lam=10.0)
+    >>> fit = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
+    >>> fit.factors[0].shape, fit.factors[1].shape
+    ((8, 2), (12, 2))
+    """
+    return _fit("nmf", X, rank, loss, None, options)
+
+
+def _fit(
+    kind: Kind,
+    X: Array,
+    rank: int | Sequence[int],
+    loss: Loss,
+    weights: Weights,
+    options: FitOptions,
+) -> Factorisation:
+    unknown = set(options) - set(FitOptions.__annotations__)
+    if unknown:
+        msg = f"{kind}() got an unexpected keyword argument {min(unknown)!r}"
+        raise TypeError(msg)
+    setup = set_up(
+        kind,
+        X,
+        rank,
+        loss,
+        rho=options.get("rho", 1e-2),
+        constraints=options.get("constraints"),
+        weights=weights,
+        fixed=options.get("fixed", ()),
+        sample_weight=options.get("sample_weight"),
+    )
+    plan = _plan(setup, loss, rank, options)
+    starts = positive_integer("n_init", options.get("n_init", 1))
+    if starts > 1 and plan.checkpoint is not None:
+        msg = f"checkpoint was given with n_init = {starts}: expected a single start"
+        raise ValueError(msg)
+    rng = np.random.default_rng(options.get("rng"))
+    results = [solve(setup, plan, rng) for _ in range(starts)]
+    best = min(results, key=lambda result: result.objective)
+    if not best.converged:
+        warnings.warn(f"{kind}: {best.message}", stacklevel=3)
+    return best
+
+
+def _plan(setup: Setup, loss: Loss, rank: object, options: FitOptions) -> Plan:
+    """Check how the fit is to be solved."""
+    init, solver = options.get("init"), options.get("solver", "envelope")
+    one_of("solver", solver, ("envelope", "dual"))
+    if isinstance(init, str):
+        one_of("init", init, ("kl", "random", "nnsvd"))
+    if options.get("fixed") and (init is None or isinstance(init, str)):
+        msg = f"init is {init!r} and some factors are fixed: expected their values in init"
+        raise ValueError(msg)
+    batch, path = options.get("batch"), options.get("checkpoint")
+    if solver == "dual" and (path is not None or len(setup.losses) > 1):
+        what = "a sum of losses" if path is None else "a checkpoint"
+        msg = f"solver is 'dual', which does not take {what}: expected 'envelope'"
+        raise ValueError(msg)
+    checkpoint = None
+    if path is not None:
+        same = (
+            setup.kind,
+            rank,
+            loss,
+            setup.rho,
+            setup.constraints,
+            setup.free,
+            options.get("rng"),
+        )
+        checkpoint = Checkpoint(path, setup.X, same)
+    return Plan(
+        loss=loss,
+        init=init,
+        solver=solver,
+        tol=positive_number("tol", options.get("tol", 1e-6)),
+        max_iter=positive_integer("max_iter", options.get("max_iter", 300)),
+        batch=None if batch is None else positive_integer("batch", batch),
+        callback=options.get("callback"),
+        progress=options.get("progress", False),
+        checkpoint=checkpoint,
+    )

@@ -1,0 +1,70 @@
+"""New samples on the atoms of a fit: the convex problem in the sample factor alone."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays import as_data, common_namespace, follow
+from wtfarray._run import Plan, solve
+from wtfarray._setup import Setup, is_sampled
+from wtfarray._typing import Array
+from wtfarray.init import feasible, kl_steps
+from wtfarray.losses import LossSum
+from wtfarray.models import CPModel
+from wtfarray.tensor import khatri_rao, mode_products
+
+if TYPE_CHECKING:
+    from wtfarray.result import Factorisation
+
+
+def project(
+    fit: Factorisation,
+    X: Array,
+    /,
+    *,
+    tol: float = 1e-9,
+    max_iter: int = 1000,
+    progress: bool = False,
+) -> Array:
+    """`Factorisation.project`."""
+    xp = common_namespace(X=X)
+    X = as_data("X", X, xp)
+    losses = fit.loss.losses if isinstance(fit.loss, LossSum) else (fit.loss,)
+    if tuple(X.shape[1:]) != fit.shape[1:]:
+        msg = f"X has shape {tuple(X.shape)}: expected (n, {', '.join(map(str, fit.shape[1:]))})"
+        raise ValueError(msg)
+    if not is_sampled(losses, fit.shape):
+        msg = "the loss transports the first mode: expected a fit whose first mode counts samples"
+        raise ValueError(msg)
+    atoms = follow("the fit", fitted_atoms(fit), xp, X.dtype, device_of(X))
+    rank = atoms.shape[1]
+    model = CPModel(2, learns_weights=False)
+    shapes = ((X.shape[0], rank), tuple(atoms.shape))
+    constraints = (fit.constraints[0], None)
+    rho = (fit.rho[0], fit.rho[0])
+    setup = Setup("nmf", X, losses, model, shapes, constraints, rho, (0,), None)
+    first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
+    start = kl_steps(model, X, [feasible(first, constraints[0]), atoms], constraints, (0,))
+    plan = Plan(fit.loss, start, "envelope", tol, max_iter, None, None, progress, None)
+    result = solve(setup, plan, np.random.default_rng(0))
+    if not result.converged:
+        warnings.warn(f"project: {result.message}", stacklevel=3)
+    return result.factors[0]
+
+
+def fitted_atoms(fit: Factorisation) -> Array:
+    """What each column of the sample factor stands for, (prod of the other modes, r)."""
+    xp = array_namespace(*fit.factors)
+    others = fit.factors[1:]
+    if fit.core is None:
+        atoms = khatri_rao(others) if others else xp.ones_like(fit.factors[0][:1, :])
+        return atoms if fit.weights is None else atoms * fit.weights
+    core = fit.core
+    if others:
+        core = mode_products(core, others, range(1, core.ndim))
+    return xp.reshape(core, (core.shape[0], -1)).mT
