@@ -87,7 +87,7 @@ class TestGridCost:
 
     @pytest.mark.parametrize("shape", [(0,), (3, -1), (2.0,), (True,)])
     def test_refuses_a_shape_that_is_no_grid(self, shape):
-        with pytest.raises((TypeError, ValueError), match="shape.*: expected"):
+        with pytest.raises((TypeError, ValueError), match=r"shape.*: expected"):
             wtf.grid_cost(*shape)
 
     def test_refuses_no_shape(self):
@@ -105,7 +105,7 @@ class TestGridCost:
             wtf.grid_cost(3, 2, spacing=(1.0, 2.0, 3.0))
 
     def test_refuses_an_unknown_scale(self):
-        with pytest.raises(ValueError, match="scale is 'sum': expected .*'mean'"):
+        with pytest.raises(ValueError, match=r"scale is 'sum': expected .*'mean'"):
             wtf.grid_cost(3, scale="sum")
 
     def test_refuses_a_median_of_zero(self):
@@ -162,7 +162,7 @@ class TestPointCost:
 
     @pytest.mark.parametrize("shape", [(0,), (0, 2), (3, 0), (2, 2, 2), ()])
     def test_refuses_another_shape(self, array, shape):
-        with pytest.raises(ValueError, match="points has shape .*: expected"):
+        with pytest.raises(ValueError, match=r"points has shape .*: expected"):
             wtf.point_cost(array(np.zeros(shape)))
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -176,11 +176,11 @@ class TestPointCost:
 
     @pytest.mark.parametrize("p", [0, -2, np.inf])
     def test_refuses_a_power_that_is_not_positive(self, array, p):
-        with pytest.raises(ValueError, match="p is .*: expected a positive number"):
+        with pytest.raises(ValueError, match=r"p is .*: expected a positive number"):
             wtf.point_cost(array([0.0, 1.0]), p=p)
 
     def test_refuses_an_unknown_scale(self, array):
-        with pytest.raises(ValueError, match="scale is 'sum': expected .*'mean'"):
+        with pytest.raises(ValueError, match=r"scale is 'sum': expected .*'mean'"):
             wtf.point_cost(array([0.0, 1.0]), scale="sum")
 
     def test_refuses_a_median_of_zero(self, array):

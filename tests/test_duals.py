@@ -61,10 +61,10 @@ class Case:
     constraint: str | None
     loss: object
     rho: float = RHO
-    seed: int = 0
+    number: int = 0
 
     def parts(self):
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(0)
         ranks = (2,) * 4 if self.model == "cp" else (2, 3, 2, 2)
         X = normalise(rng.gamma(1.0, size=self.shape), "all")
         shapes = zip(self.shape, ranks, strict=False)
@@ -99,7 +99,7 @@ class Case:
             Y = wtf.cp_to_tensor(factors, array(core))
         Y = to_numpy(Y)
         if isinstance(self.loss, wtf.Wasserstein):
-            phi = float(wtf.wasserstein(array(X), array(Y), self.loss, tol=1e-9).value)
+            phi = float(wtf.wasserstein(array(X), array(Y), self.loss, tol=1e-8).value)
         elif isinstance(self.loss, wtf.Frobenius):
             phi = 0.5 * float(np.sum((X - Y) ** 2))
         else:
@@ -119,7 +119,7 @@ def cases(layouts, others=True):
                 for constraint in (None, "all") if block == last else CONSTRAINTS:
                     for name, loss in losses.items():
                         label = f"{model}{len(shape)}-{block}-{constraint}-{name}"
-                        case = Case(model, shape, block, constraint, loss)
+                        case = Case(model, shape, block, constraint, loss, number=len(found))
                         found.append(pytest.param(case, id=label.replace(" ", "")))
     return found
 
@@ -127,6 +127,19 @@ def cases(layouts, others=True):
 EVERY = cases(LAYOUTS[3:4]) + cases(LAYOUTS[:1]) + cases(LAYOUTS[6:7])
 EVERY += cases([LAYOUTS[k] for k in (1, 2, 4, 5, 7)], others=False)
 SOME = cases(LAYOUTS[3:4])
+
+
+@pytest.fixture
+def case(request, backend):
+    """One case of many; the slow backends take a fifth of them."""
+    if backend.name.startswith(("strict", "jax")) and request.param.number % 5:
+        pytest.skip("one in five on a slow backend")
+    return request.param
+
+
+def each(cases):
+    return pytest.mark.parametrize("case", cases, indirect=True)
+
 
 # Which blocks of a matrix of unit samples can a balanced loss be asked for?
 BALANCED = [(0, None), (0, "rows"), (1, "columns")]
@@ -170,7 +183,7 @@ def differences(dual, array, g, step, h=1e-5):
 
 
 class TestGradient:
-    @pytest.mark.parametrize("case", EVERY)
+    @each(EVERY)
     def test_central_differences(self, array, case):
         rng = np.random.default_rng(1)
         dual = case.dual(array)
@@ -190,7 +203,7 @@ class TestGradient:
         expected = differences(dual, array, g, step)
         assert np.sum(gradient * step) == pytest.approx(expected, rel=1e-7)
 
-    @pytest.mark.parametrize("case", EVERY)
+    @each(EVERY)
     def test_autograd(self, xp, array, case):
         if not is_torch_namespace(xp):
             pytest.skip("autograd is torch's")
@@ -214,9 +227,9 @@ def check_autograd(array, dual):
 
 class TestCertificate:
     @staticmethod
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(
-        case=st.sampled_from([one.values[0] for one in EVERY]),
+        case=st.sampled_from([one.values[0] for one in SOME]),
         seed=st.integers(0, 10**6),
         scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     )
@@ -232,6 +245,7 @@ class TestCertificate:
 
     @staticmethod
     @pytest.mark.parametrize(("block", "constraint"), BALANCED)
+    @settings(max_examples=15)
     @given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]))
     def test_gap_is_not_negative_balanced(array, block, constraint, seed, scale):
         dual = balanced_dual(array, block, constraint)
@@ -240,31 +254,25 @@ class TestCertificate:
         assert found.gap >= 0
         assert found.lower <= found.upper
 
-    @pytest.mark.parametrize("case", SOME)
+    @each(SOME)
     def test_upper_bounds_the_objective(self, array, case):
         dual = case.dual(array)
         found = dual.certificate(random_like(array, dual, np.random.default_rng(3), 0.3))
         value = case.objective(array, to_numpy(found.factor))
         assert value <= found.upper + 1e-9 * abs(found.upper)
 
-    @pytest.mark.parametrize("case", SOME)
-    def test_lower_is_below_every_feasible_objective(self, array, case):
-        rng = np.random.default_rng(4)
-        dual = case.dual(array)
-        lower = dual.certificate(minimise(dual, gtol=1e-4).x).lower
-        for _ in range(2):
-            assert lower < case.objective(array, case.random_block(rng))
-
-    @pytest.mark.parametrize("case", SOME + cases([LAYOUTS[k] for k in (2, 5)], others=False))
+    @each(SOME[::2] + cases(LAYOUTS[5:6], others=False)[::2])
     def test_closes_at_the_minimum(self, array, case):
         dual = case.dual(array)
-        found = dual.certificate(minimise(dual).x)
-        assert found.gap <= 1e-8 * abs(found.upper)
+        found = dual.certificate(minimise(dual, gtol=1e-6).x)
+        assert found.gap <= 1e-6 * abs(found.upper)
         factor = to_numpy(found.factor)
         assert np.all(factor >= 0)
         assert factor.shape == case.random_block(np.random.default_rng()).shape
         np.testing.assert_allclose(factor, normalise(factor, case.constraint), rtol=1e-12)
-        assert case.objective(array, factor) == pytest.approx(found.upper, rel=1e-7)
+        assert case.objective(array, factor) == pytest.approx(found.upper, rel=2e-6)
+        other = case.random_block(np.random.default_rng(4))
+        assert found.lower < case.objective(array, other)
 
     @pytest.mark.parametrize(("block", "constraint"), BALANCED)
     def test_closes_at_the_minimum_balanced(self, array, block, constraint):
@@ -288,9 +296,9 @@ class TestCertificate:
 
 class TestLaws:
     @staticmethod
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(
-        case=st.sampled_from([one.values[0] for one in EVERY]),
+        case=st.sampled_from([one.values[0] for one in SOME]),
         seed=st.integers(0, 10**6),
         weight=st.floats(0.01, 0.99),
     )
@@ -306,7 +314,7 @@ class TestLaws:
         assert values[2] <= mean + 1e-12 * max(map(abs, values))
 
     @pytest.mark.parametrize("scale", [1e-3, 20.0])
-    @pytest.mark.parametrize("case", cases(LAYOUTS[3:4], others=False))
+    @each(cases(LAYOUTS[3:4], others=False))
     def test_scaling(self, array, case, scale):
         """C, eps, lam, rho and g times s: the value times s, the same gradient and factor."""
         loss = transport(case.shape, (1, 2), scale=scale)
@@ -341,15 +349,24 @@ class TestLaws:
         X, factors = rng.gamma(1.0, size=(4, 5)), [rng.gamma(1.0, size=(n, 2)) for n in (4, 5)]
         named = {"W": transport((4, 5), (1,)), "F": wtf.Frobenius(), "KL": wtf.KullbackLeibler()}
 
-        def solve(X, rows, block):
-            parts = [array(rows), array(factors[1])]
-            dual = wtf.cp_dual(array(X), parts, block, named[loss], rho=RHO, constraint=constraint)
-            return to_numpy(dual.factor(minimise(dual).x))
+        g = 0.3 * rng.normal(size=(4, 5))
 
-        plain, mixed = solve(X, factors[0], 0), solve(X[order], factors[0], 0)
-        np.testing.assert_allclose(mixed, plain[order], rtol=1e-5, atol=1e-6)
-        plain, mixed = solve(X, factors[0], 1), solve(X[order], factors[0][order], 1)
-        np.testing.assert_allclose(mixed, plain, rtol=1e-5, atol=1e-6)
+        def parts(X, rows, block, g):
+            given_factors = [array(rows), array(factors[1])]
+            dual = wtf.cp_dual(
+                array(X), given_factors, block, named[loss], rho=RHO, constraint=constraint
+            )
+            value, gradient = dual.value_and_gradient(array(g))
+            return float(value), to_numpy(gradient), to_numpy(dual.factor(array(g)))
+
+        for block in (0, 1):
+            value, gradient, factor = parts(X, factors[0], block, g)
+            mixed = parts(X[order], factors[0][order], block, g[order])
+            assert mixed[0] == pytest.approx(value, rel=1e-12)
+            largest = np.max(np.abs(gradient))
+            np.testing.assert_allclose(mixed[1], gradient[order], atol=1e-12 * largest)
+            expected = factor[order] if block == 0 else factor
+            np.testing.assert_allclose(mixed[2], expected, rtol=1e-12)
 
     def test_slices_apart_are_slices_together(self, array):
         case = Case("cp", (3, 2, 4), 0, "rows", transport((3, 2, 4), (1, 2)))
@@ -430,7 +447,7 @@ class TestSafety:
         expected = np.exp(-LAM * atoms.sum(axis=0) / RHO)
         np.testing.assert_allclose(to_numpy(found.factor)[1], expected, atol=1e-8)
 
-    @pytest.mark.parametrize("case", SOME)
+    @each(SOME)
     def test_float32_is_close_to_float64(self, array, case):
         g = 0.5 * np.random.default_rng(12).normal(size=tuple(case.dual(array).start().shape))
         value, gradient = (to_numpy(a) for a in case.dual(array).value_and_gradient(array(g)))
@@ -522,12 +539,12 @@ class TestKnownAnswers:
             loss = wtf.Wasserstein(nowhere, 0.1, 1.0)
         parts = [array(np.ones((4, 2))), array(atoms)]
         errors = []
-        for rho in (1e-1, 1e-2, 1e-3):
+        for rho in (1e-1, 1e-2):
             dual = wtf.cp_dual(array(X), parts, 0, loss, rho=rho)
             factor = to_numpy(dual.factor(minimise(dual, gtol=1e-6).x))
             errors.append(np.max(np.abs(factor - expected)))
-        assert errors[0] > 5.0 * errors[1] > 25.0 * errors[2]
-        assert errors[2] < 3e-3
+        assert errors[0] > 5.0 * errors[1]
+        assert errors[1] < 0.02
 
     @pytest.mark.parametrize(("shift", "atol"), [(0.0, 0.01), (0.05, 0.04)])
     def test_three_gaussians(self, array, shift, atol):
@@ -543,5 +560,5 @@ class TestKnownAnswers:
         loss = wtf.Wasserstein(wtf.grid_cost(25), 0.01, 10.0)
         parts = [array(np.ones((3, 3))), array(atoms)]
         dual = wtf.cp_dual(array(X), parts, 0, loss, rho=1e-3, constraint="rows")
-        found = to_numpy(dual.factor(minimise(dual, gap=1e-5).x))
+        found = to_numpy(dual.factor(minimise(dual, gap=1e-4).x))
         np.testing.assert_allclose(found, coefficients, atol=atol)

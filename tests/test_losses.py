@@ -15,7 +15,7 @@ from wtfarray.losses import stack, unstack
 
 few = settings(
     # JAX compiles every operation anew for every shape.
-    max_examples=4 if "jax" in sys.modules else 30,
+    max_examples=2 if "jax" in sys.modules else 30,
     suppress_health_check=[HealthCheck.differing_executors],
 )
 some_seed = st.integers(0, 10_000)
@@ -216,17 +216,14 @@ class TestWassersteinConjugate:
     @every_lam
     def test_single_pixels_and_small_eps(self, array, lam):
         rng = np.random.default_rng(8)
-        cost, U = random_cost(rng, 6), random_dual(rng, lam)
-        X = np.eye(3, 6)
-        for eps in (1e-4, 1e-2):
-            value, gradient = evaluate(wtf.Wasserstein(cost, eps, lam), X, U, array)
-            g = free(U, lam)
-            logs = (g - cost[:3]) / eps
-            top = logs.max(axis=1, keepdims=True)
-            expected = eps * np.sum(np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0]) + 3 * eps
-            plan = dense_plans(X, g, cost, eps).sum(axis=1)
-            factor = 1.0 if math.isinf(lam) else lam / (lam - U)
-            assert_same((value, gradient), (expected, plan * factor), rtol=1e-11)
+        cost, U, X, eps = random_cost(rng, 6), random_dual(rng, lam), np.eye(3, 6), 1e-4
+        g = free(U, lam)
+        logs = (g - cost[:3]) / eps
+        top = logs.max(axis=1, keepdims=True)
+        value = eps * np.sum(np.log(np.exp(logs - top).sum(axis=1)) + top[:, 0]) + 3 * eps
+        factor = 1.0 if math.isinf(lam) else lam / (lam - U)
+        expected = value, factor * dense_plans(X, g, cost, eps).sum(axis=1)
+        assert_same(evaluate(wtf.Wasserstein(cost, eps, lam), X, U, array), expected, rtol=1e-11)
 
     @pytest.mark.parametrize("lam", [0.5, 5.0])
     def test_nothing_may_move(self, array, lam):
@@ -257,7 +254,7 @@ class TestWassersteinConjugate:
         loss, X = wtf.Wasserstein(np.ones((6, 6)), 0.1), array(np.ones(SHAPE))
         with pytest.raises(ValueError, match=r"U has shape \(2, 6\): expected \(3, 6\)"):
             loss.conjugate(X, array(np.ones((2, 6))))
-        with pytest.raises(TypeError, match="U has dtype .*float32"):
+        with pytest.raises(TypeError, match=r"U has dtype .*float32"):
             loss.conjugate(X, array(np.ones(SHAPE), "float32"))
 
 
@@ -284,10 +281,9 @@ class TestWassersteinModes:
         ],
         ids=str,
     )
-    @pytest.mark.parametrize("lam", [5.0, math.inf])
-    def test_is_the_permuted_problem(self, array, modes, order, sizes, lam):
+    def test_is_the_permuted_problem(self, array, modes, order, sizes):
         rng = np.random.default_rng(0)
-        shape = (3, 4, 5)
+        shape, lam = (3, 4, 5), 5.0
         X, U = rng.exponential(size=shape), random_dual(rng, lam, shape)
         costs = [random_cost(rng, n) for n in sizes[1:]]
         value, gradient = evaluate(wtf.Wasserstein(costs, 0.2, lam, modes), X, U, array)
@@ -384,12 +380,10 @@ class TestBoundWasserstein:
         eps, cost = 0.1, random_cost(rng, 6)
         cost[0, 1:] = np.inf  # what is at 0 stays there
         edge = -eps * math.log(float(np.finfo(dtype).tiny))
-        shifts = np.linspace(0.5, 1.5, 41) * edge
-        g = rng.normal(size=(41, 2, 6)) * 0.1
-        g[:, 0, 0] -= shifts
-        X = rng.exponential(size=g.shape)
-        stay = np.where(np.eye(2) > 0, 0.0, np.inf)
-        known = self.check(wtf.Wasserstein([stay, cost], eps), X, g, array, dtype)
+        g = rng.normal(size=(41, 1, 6)) * 0.1
+        g[:, 0, 0] -= np.linspace(0.5, 1.5, 41) * edge
+        loss = wtf.Wasserstein([np.zeros((1, 1)), cost], eps)
+        known = self.check(loss, rng.exponential(size=g.shape), g, array, dtype)
         assert known[0]
         assert not known[-1]
         assert np.all(np.diff(known.astype(int)) <= 0)

@@ -100,7 +100,7 @@ class TestModeProduct:
         other = pytest.importorskip("array_api_strict").ones((5, 3))
         if "strict" in xp.__name__:
             other = np.ones((5, 3))
-        with pytest.raises(TypeError, match="matrix is an array of .* and tensor one of"):
+        with pytest.raises(TypeError, match=r"matrix is an array of .* and tensor one of"):
             wtf.mode_product(array(normal((2, 3, 4))), other, 1)
 
 
@@ -128,7 +128,7 @@ class TestModeProducts:
             wtf.mode_products(array(normal((3, 3, 3))), matrices, modes)
 
     def test_refuses_a_single_array(self, array):
-        with pytest.raises(TypeError, match="matrices is .*: expected a list or tuple"):
+        with pytest.raises(TypeError, match=r"matrices is .*: expected a list or tuple"):
             wtf.mode_products(array(normal((3, 3))), array(normal((2, 3))), (0,))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from wtfarray._typing import Array
 from wtfarray.block_descent import Sweep, descend
 from wtfarray.checkpoint import EVERY, Checkpoint
 from wtfarray.envelope import Progress, minimise
+from wtfarray.grid_levels import coarser, refine
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
 from wtfarray.losses import Loss, Wasserstein, stack
 from wtfarray.models import CPModel
@@ -22,7 +24,8 @@ from wtfarray.optimize._curvature import CurvaturePairs
 from wtfarray.problem import JointObjective, Problem
 from wtfarray.result import Factorisation, Record
 from wtfarray.tensor import per_sample
-from wtfarray.terms import Term, TermValue, TransportTerm, terms_of
+from wtfarray.term import TermValue
+from wtfarray.terms import TransportTerm, terms_of
 
 CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
@@ -42,7 +45,7 @@ class FitState:
     gap: float
     evaluations: int
     level: float
-    """How many times eps the smoothing is."""
+    """How many times eps the smoothing is; inf while the grid is coarser than that of X."""
     blocks: Callable[[], list[Array]]
     """The present factors, then the core or the learned weights."""
 
@@ -65,11 +68,10 @@ class Plan:
 class Journal:
     """The history of one start, its progress bar and the caller's callback."""
 
-    def __init__(self, plan: Plan, terms: Sequence[Term], bar: Bar) -> None:
+    def __init__(self, plan: Plan, bar: Bar) -> None:
         self.records: list[Record] = []
         self.n_iter = 0
         self._plan = plan
-        self._terms = terms
         self._bar = bar
         self._begin = time.perf_counter()
 
@@ -110,23 +112,58 @@ class Journal:
 
 def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
     """Fit from one start."""
-    terms = terms_of(setup.losses, setup.X, setup.sample_weight, plan.batch)
-    problem = Problem(
-        setup.model, terms, setup.rho, setup.constraints, setup.free, tuple(setup.X.shape)
-    )
-    blocks, levels = _start(setup, plan, rng)
-    _check_mass(setup, problem, blocks, rng)
+    problem = _problem(setup, plan)
     with Bar(setup.kind, visible=plan.progress) as bar:
-        journal = Journal(plan, terms, bar)
+        journal = Journal(plan, bar)
+        blocks, levels = _start(setup, plan, rng, journal)
+        _check_mass(setup, problem, blocks, rng)
         runner = _envelope if plan.solver == "envelope" else _descent
         blocks, reason = runner(setup, plan, problem, blocks, levels, journal)
         return _finish(setup, plan, problem, blocks, reason, journal)
 
 
+def _problem(setup: Setup, plan: Plan) -> Problem:
+    terms = terms_of(setup.losses, setup.X, setup.sample_weight, plan.batch)
+    return Problem(
+        setup.model, terms, setup.rho, setup.constraints, setup.free, tuple(setup.X.shape)
+    )
+
+
 def _start(
-    setup: Setup, plan: Plan, rng: np.random.Generator
+    setup: Setup, plan: Plan, rng: np.random.Generator, journal: Journal
 ) -> tuple[list[Array], tuple[float, ...]]:
     """The first blocks, and the levels of smoothing to go through from there."""
+    named = plan.init is None or isinstance(plan.init, str)
+    coarse = coarser(setup) if named and plan.solver == "envelope" else None
+    if coarse is None:
+        return _start_here(setup, plan, rng)
+    waiting = plan.checkpoint is not None and plan.checkpoint.path.exists()
+    if waiting:  # it holds more than the coarse grid could tell
+        return _start_here(setup, plan, rng)
+    blocks, levels = _start(coarse, plan, rng, journal)
+    problem = _problem(coarse, plan)
+    objective = JointObjective(problem, blocks)
+
+    def report(progress: Progress, _: CurvaturePairs) -> bool:
+        current = progress.current
+        return journal.step(
+            current.point.value,
+            current.gap,
+            math.inf,
+            sum(term.evaluations for term in problem.terms),
+            lambda: refine(setup, objective.blocks(current.point.x)),
+        )
+
+    x, _ = minimise(
+        objective, objective.pack(blocks), levels, tol=1e-4, max_iter=100, report=report
+    )
+    return refine(setup, objective.blocks(x)), (1.0,)
+
+
+def _start_here(
+    setup: Setup, plan: Plan, rng: np.random.Generator
+) -> tuple[list[Array], tuple[float, ...]]:
+    """The first blocks on the grid itself."""
     X, init = setup.X, plan.init
     xp = array_namespace(X)
     sparse = float(xp.mean(xp.astype(X > 0, X.dtype))) < 0.5

@@ -69,7 +69,7 @@ def minimise(
         if resume is not None and number == resume[0].level:
             progress, pairs = resume
         else:
-            first = objective.evaluate(x, max(0.02 * scale * level, 1e-300))
+            first = _evaluate_first(objective, x, max(0.02 * scale * level, 1e-300))
             if number == 0:
                 pairs = new_pairs(first.point)
             else:
@@ -91,6 +91,15 @@ def minimise(
                 return progress.current.point.x, "reported"
         x = progress.current.point.x
     return x, reason
+
+
+def _evaluate_first(objective: JointObjective, x: Array, tolerance: float) -> Evaluation:
+    """Evaluate where the inner problems are new; they go on from where they were, call by call."""
+    for _ in range(20):
+        first = objective.evaluate(x, tolerance)
+        if first.converged:
+            break
+    return first
 
 
 def new_pairs(point: Point) -> CurvaturePairs:

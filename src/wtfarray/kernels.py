@@ -41,20 +41,12 @@ class GibbsKernel:
 
     def log_apply(self, logs: Array) -> Array:
         """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
-        return self._log_apply(logs, self.matrices, self.costs)
+        return _log_apply(logs, self.matrices, self.costs, self.eps)
 
     def log_apply_adjoint(self, logs: Array) -> Array:
         """``log(K^T exp(logs))``, right to rounding."""
-        transposes = tuple(m.mT for m in self.matrices)
-        return self._log_apply(logs, transposes, tuple(c.mT for c in self.costs))
-
-    def _log_apply(
-        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
-    ) -> Array:
-        xp = array_namespace(logs)
-        for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
-            logs = _log_product(logs, matrix, cost * (-1.0 / self.eps), axis, xp)
-        return logs
+        matrices = tuple(m.mT for m in self.matrices)
+        return _log_apply(logs, matrices, tuple(c.mT for c in self.costs), self.eps)
 
     def reaches(self, targets: Array) -> Array:
         """From where, (N, m_1, ..., m_t) bool, some of the ``targets`` can be reached."""
@@ -94,18 +86,63 @@ def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
     return float(info.smallest_normal) / float(info.eps) * terms
 
 
-def _log_product(logs: Array, matrix: Array, exponents: Array, axis: int, xp: Namespace) -> Array:
-    """One axis: products shifted by the maximum of each fibre, exact sums where these underflow."""
+def _from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
+    """Mantissa and scale of ``exp(logs)``: one scale a fibre, the fibre's maximum becomes 1."""
+    xp = array_namespace(logs)
     top = xp.max(logs, axis=axis, keepdims=True)
-    reachable = top > -math.inf
-    top = xp.where(reachable, top, 0.0)
-    product = apply_to_mode(xp.exp(logs - top), matrix, axis)
-    fine = product >= smallest_sum(logs.dtype, logs.shape[axis], xp)
-    result = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
-    lost = ~fine & reachable
-    if not bool(xp.any(lost)):
-        return result
-    return _recompute(result, lost, logs, exponents, axis, xp)
+    return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
+
+
+def _to_logs(mantissa: Array, scale: Array) -> Array:
+    """``log(mantissa exp(scale))``."""
+    xp = array_namespace(mantissa)
+    positive = mantissa > 0
+    return xp.where(positive, xp.log(xp.where(positive, mantissa, 1.0)) + scale, -math.inf)
+
+
+def _log_apply(
+    logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
+) -> Array:
+    """
+    One axis after the other, by plain products of mantissas that carry a scale.
+
+    Between the axes a division brings every fibre to a maximum of 1. What underflows even so is
+    summed in logarithms, entry by entry.
+    """
+    xp = array_namespace(logs)
+    exact: Array | None = logs
+    mantissa, scale = _from_logs(logs, 1)
+    for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+        fibres, top = _one_scale_a_fibre(mantissa, scale, axis, xp)
+        product = apply_to_mode(fibres, matrix, axis)
+        fine = product >= smallest_sum(product.dtype, product.shape[axis], xp)
+        lost = ~fine & (top > -math.inf)
+        if bool(xp.any(lost)):
+            before = _to_logs(mantissa, scale) if exact is None else exact
+            exact = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
+            exact = _recompute(exact, lost, before, cost * (-1.0 / eps), axis, xp)
+            mantissa, scale = _from_logs(exact, min(axis + 1, len(matrices)))
+        else:
+            exact, mantissa, scale = None, product, top
+    return _to_logs(mantissa, scale) if exact is None else exact
+
+
+def _one_scale_a_fibre(
+    mantissa: Array, scale: Array, axis: int, xp: Namespace
+) -> tuple[Array, Array]:
+    """Move the scale's variation along one axis into the mantissa; fibres get a maximum of 1."""
+    top = xp.max(scale, axis=axis, keepdims=True)
+    scaled = mantissa
+    if scale.shape[axis] > 1:
+        scaled = mantissa * xp.exp(scale - xp.where(top > -math.inf, top, 0.0))
+    largest = xp.max(scaled, axis=axis, keepdims=True)
+    weak = largest < smallest_sum(mantissa.dtype, 1, xp)
+    if bool(xp.any(weak & (xp.max(mantissa, axis=axis, keepdims=True) > 0))):
+        # The fibre's own maximum is far below that of the scales: only logarithms can tell it.
+        return _from_logs(_to_logs(mantissa, scale), axis)
+    some = largest > 0
+    largest = xp.where(some, largest, 1.0)
+    return scaled / largest, xp.where(some, xp.log(largest) + top, -math.inf)
 
 
 def _recompute(

@@ -14,7 +14,7 @@ from wtfarray.legendre import Constraint, entropy_value
 from wtfarray.models import Model
 from wtfarray.optimize._objective import Point
 from wtfarray.sphere import from_sphere, pull_back, to_sphere
-from wtfarray.terms import Term
+from wtfarray.term import Term
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from array_api_compat import array_namespace
 
@@ -20,50 +19,10 @@ from wtfarray.losses import (
     stack,
     unstack,
 )
+from wtfarray.source import SourceTerm, is_sparse
 from wtfarray.tensor import inner, spread
+from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
-
-
-@dataclass(frozen=True, eq=False)
-class TermValue:
-    """What a term knows of ``Phi(X, Y)``."""
-
-    value: float
-    """A lower bound."""
-    error: float
-    """What the lower bound lacks, by estimate; the value plus this has no bias."""
-    gap: float
-    """What the lower bound can lack at most; for balanced transport an estimate, as ``error``."""
-    gradient: Array
-    """In Y, of its shape: the dual variable u."""
-    converged: bool
-
-
-class Term(Protocol):
-    """One loss of the sum that is minimised."""
-
-    dual: Array
-    """The free dual variable, stacked: set it back to return to an earlier model."""
-
-    @property
-    def evaluations(self) -> int:
-        """How often the inner problem was evaluated."""
-
-    @property
-    def scale(self) -> float:
-        """What a loss may lack without being noticed: eps times the mass."""
-
-    def set_level(self, level: float) -> None:
-        """Go on with ``level`` times the smoothing."""
-
-    def forget(self) -> None:
-        """Drop all memory but the dual variable."""
-
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
-
-    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
 
 
 def terms_of(
@@ -74,7 +33,9 @@ def terms_of(
     for loss in losses:
         bound = loss.bind(X)
         weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
-        if isinstance(bound, TransportProblem):
+        if isinstance(bound, TransportProblem) and weights is None and is_sparse(bound):
+            terms.append(SourceTerm(bound, tuple(X.shape)))
+        elif isinstance(bound, TransportProblem):
             terms.append(TransportTerm(bound, tuple(X.shape), weights, batch))
         elif isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
             terms.append(ExactTerm(bound, weights))

@@ -1,0 +1,86 @@
+"""Coarser grids: a first fit where a bin is two bins wide costs a small part of the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from wtfarray._host import to_host
+from wtfarray._setup import Setup
+from wtfarray._typing import Array
+from wtfarray.losses import Loss, Wasserstein
+
+SMALLEST = 16
+"""No mode is made coarser than this."""
+
+
+def coarser(setup: Setup) -> Setup | None:
+    """
+    The same problem with pairs of neighbouring bins added up, or None where that makes no sense.
+
+    It does if every cost is that of a regular grid, and a step on the coarser grid costs no more
+    than eps: what is lost is then below the smoothing.
+    """
+    if setup.kind == "nmf" or not setup.losses:
+        return None
+    shape = tuple(setup.X.shape)
+    modes = {mode for loss in setup.losses for mode in _grid_modes(loss, shape)}
+    if not modes:
+        return None
+    xp = array_namespace(setup.X)
+    X = setup.X
+    for mode in modes:
+        n = X.shape[mode]
+        X = xp.reshape(X, (*X.shape[:mode], n // 2, 2, *X.shape[mode + 1 :]))
+        X = xp.sum(X, axis=mode + 1)
+    shapes = [
+        (rows // 2, *rest) if k in modes else (rows, *rest)
+        for k, (rows, *rest) in enumerate(setup.shapes[: setup.modes])
+    ]
+    return replace(
+        setup,
+        X=X,
+        losses=tuple(_coarser_loss(loss) for loss in setup.losses),
+        shapes=(*shapes, *setup.shapes[setup.modes :]),
+    )
+
+
+def refine(setup: Setup, blocks: Sequence[Array]) -> list[Array]:
+    """Blocks of the coarser problem on the grid of ``setup``: every bin is shared out in two."""
+    xp = array_namespace(setup.X)
+    fine = list(blocks)
+    for k in range(setup.modes):
+        if fine[k].shape[0] != setup.shapes[k][0]:
+            share = 1.0 if setup.constraints[k] == "rows" else 0.5
+            fine[k] = xp.repeat(fine[k], 2, axis=0) * share
+    return fine
+
+
+def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The transported modes, if all of them can be made coarser."""
+    if not isinstance(loss, Wasserstein):
+        return ()
+    modes = loss.transported(shape)
+    if len(modes) != len(loss.costs):
+        return ()  # a cost over several modes together
+    for mode, cost in zip(modes, loss.costs, strict=True):
+        n = shape[mode]
+        if n % 2 or n < 2 * SMALLEST:
+            return ()
+        table = to_host(cost)
+        steps = table[0, :]
+        distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+        regular = np.allclose(table, steps[distance], rtol=1e-6) and np.all(np.diff(steps) > 0)
+        if not regular or steps[2] > loss.eps:
+            return ()
+    return modes
+
+
+def _coarser_loss(loss: Loss) -> Loss:
+    if not isinstance(loss, Wasserstein):
+        return loss
+    costs = [cost[::2, ::2] for cost in loss.costs]
+    return Wasserstein(costs, loss.eps, loss.lam, loss.modes)

@@ -1,0 +1,185 @@
+"""
+The inner problem from the side of the data, for sparse data of which all modes are transported.
+
+The iterates are ``log a`` on the support of X, a few numbers where g has one for every bin:
+``log b = lam/(lam + eps) (log Y - log K^T a)``, ``a = X / K b``, and ``g = eps log b``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from array_api_compat import array_namespace
+
+from wtfarray._host import to_host
+from wtfarray._typing import Array
+from wtfarray.anderson import Secants
+from wtfarray.inner import Sinkhorn
+from wtfarray.legendre import dual_of_free
+from wtfarray.losses import stack, unstack
+from wtfarray.tensor import inner
+from wtfarray.term import TermValue
+from wtfarray.transport import TransportProblem
+
+SPARSE = 0.05
+"""Data with a smaller share of positive entries than this are taken from the side of the data."""
+
+
+def is_sparse(problem: TransportProblem) -> bool:
+    """Whether a problem is one sample with few positive entries."""
+    xp = array_namespace(problem.data)
+    if problem.data.shape[0] != 1:
+        return False
+    return float(xp.mean(xp.astype(problem.data > 0, problem.data.dtype))) < SPARSE
+
+
+class SourceTerm:
+    """A Wasserstein loss of sparse data; its dual variable is ``log a`` on the support, (1, s)."""
+
+    def __init__(self, problem: TransportProblem, shape: tuple[int, ...], memory: int = 8) -> None:
+        xp = array_namespace(problem.data)
+        self.problem = problem
+        self.shape = shape
+        self.evaluations = 0
+        self.scale = problem.kernel.eps * float(xp.sum(problem.mass))
+        flat = xp.reshape(problem.data, (-1,))
+        (self._support,) = xp.nonzero(flat > 0)
+        self._x = xp.reshape(xp.take(flat, self._support), (1, -1))
+        self._log_x = xp.log(self._x)
+        # For every bin its place in the support, or the one after the last: a zero.
+        places = xp.cumulative_sum(xp.astype(flat > 0, self._support.dtype)) - 1
+        self._place = xp.where(flat > 0, places, self._support.shape[0])
+        self._memory = memory
+        self._at_level = problem
+        self.dual = xp.zeros_like(self._x)
+        self.forget()
+
+    def set_level(self, level: float) -> None:
+        """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
+        eps = self.problem.kernel.eps * level
+        self.dual = self.dual * (self._at_level.kernel.eps / eps)
+        self._at_level = self.problem if level == 1.0 else self.problem.at_eps(eps)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the secants."""
+        self._secants = Secants(self._memory)
+        self._secants.reweigh(self._x)
+        self._safe_back = self._safe_forth = False
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Iterate until the estimated error is below the tolerance."""
+        xp = array_namespace(model)
+        problem = self._at_level
+        Y = stack(problem, model)
+        mass = float(xp.sum(problem.mass))
+        log_Y = _log(Y)
+        last, before, plain = None, math.inf, self.dual
+        log_a = self.dual
+        for n in range(1, max_iter + 1):
+            log_a, h, log_Kb = self._cycle(log_a, log_Y)
+            self.evaluations += 1
+            residual = self._log_x - log_Kb - log_a
+            rest = -self._x * xp.expm1(-residual)
+            if last is not None:
+                # Pairs of two different models would be no secants.
+                same = xp.ones_like(residual[:, 0], dtype=xp.bool)
+                self._secants.add(log_a - last[0], last[1] - residual, same)
+            step = self._secants.step(residual)
+            numbers = xp.stack([xp.sum(xp.abs(rest)), *self._decrements(rest, step, residual)])
+            size, *decrements = to_host(numbers).tolist()
+            worse = not size <= 3.0 * before
+            error = problem.kernel.eps * max(abs(d) for d in decrements)
+            done = error <= tolerance and size <= 0.1 * mass and not worse
+            last, before = (log_a, residual), math.inf if worse else size
+            if worse:
+                self._secants.forget(xp.ones_like(residual[:, 0], dtype=xp.bool))
+            self.dual = plain if worse else log_a + step
+            plain = log_a + residual
+            if done or n == max_iter:
+                break
+            log_a = self.dual
+        g = h * problem.kernel.eps
+        u, _ = dual_of_free(g, problem.lam, xp)
+        value = inner(u, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
+        gradient = unstack(problem, u, self.shape)
+        return TermValue(float(value[0]), error, error, gradient, done)
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Solve the inner problem until its duality gap is below the tolerance."""
+        problem = self._at_level
+        Y = stack(problem, model)
+        # The gap is some hundred times the error: go on until it is small as well.
+        allowed, left = 1e-2 * tolerance, max_iter
+        while True:
+            before = self.evaluations
+            found = self.evaluate(model, allowed, min(100, left))
+            left -= self.evaluations - before
+            _, h, _ = self._cycle(self.dual, _log(Y))
+            bounds = Sinkhorn(problem, Y).bounds(Y, h * problem.kernel.eps)
+            value, gap, u = (array[0, ...] for array in bounds)
+            total = float(gap)
+            if total <= tolerance or left <= 0:
+                break
+            allowed = min(allowed, found.error) * 0.1
+        gradient = unstack(problem, u[None, ...], self.shape)
+        return TermValue(float(value), total, total, gradient, total <= tolerance)
+
+    @staticmethod
+    def _decrements(rest: Array, step: Array, residual: Array) -> tuple[Array, Array]:
+        return inner(rest, step)[0], inner(rest, residual)[0]
+
+    def _cycle(self, log_a: Array, log_Y: Array) -> tuple[Array, Array, Array]:
+        """From log a over log b = h to log K b on the support, with the best constant in each."""
+        xp = array_namespace(log_Y)
+        problem = self._at_level
+        eps, lam = problem.kernel.eps, problem.lam
+        damp = 1.0 if problem.conserves_mass else lam / (lam + eps)
+        h = (log_Y - self._log_back(log_a, log_Y)) * damp
+        log_Kb = self._log_forth(h)
+        if not problem.conserves_mass:
+            found = xp.sum(xp.exp(log_a + log_Kb))
+            shift = (xp.log(xp.sum(problem.mass)) - xp.log(found)) / (1.0 - damp)
+            log_a, h, log_Kb = log_a + shift, h - damp * shift, log_Kb - damp * shift
+        return log_a, h, log_Kb
+
+    def _log_back(self, log_a: Array, log_Y: Array) -> Array:
+        """``log K^T a``, a full sample."""
+        xp = array_namespace(log_Y)
+        kernel = self._at_level.kernel
+        if not self._safe_back:
+            top = xp.max(log_a)
+            dense = self._scatter(xp.exp(log_a - top), 0.0, log_Y)
+            back = kernel.apply_adjoint(dense)
+            fine = back >= self._at_level.threshold
+            if bool(xp.all(fine | (log_Y == -math.inf))):
+                return xp.log(xp.where(fine, back, 1.0)) + top
+            self._safe_back = True
+        return kernel.log_apply_adjoint(self._scatter(log_a, -math.inf, log_Y))
+
+    def _log_forth(self, h: Array) -> Array:
+        """``log K exp(h)`` on the support."""
+        xp = array_namespace(h)
+        kernel = self._at_level.kernel
+        if not self._safe_forth:
+            top = xp.max(h)
+            found = self._gather(kernel.apply(xp.exp(h - top)))
+            if bool(xp.all(found >= self._at_level.threshold)):
+                return xp.log(found) + top
+            self._safe_forth = True
+        return self._gather(kernel.log_apply(h))
+
+    def _scatter(self, values: Array, rest: float, like: Array) -> Array:
+        xp = array_namespace(like)
+        filled = xp.concat([values[0, :], xp.full_like(values[0, :1], rest)])
+        return xp.reshape(xp.take(filled, self._place), tuple(like.shape))
+
+    def _gather(self, full: Array) -> Array:
+        xp = array_namespace(full)
+        return xp.reshape(xp.take(xp.reshape(full, (-1,)), self._support), (1, -1))
+
+
+def _log(Y: Array) -> Array:
+    xp = array_namespace(Y)
+    positive = Y > 0
+    return xp.where(positive, xp.log(xp.where(positive, Y, 1.0)), -math.inf)
