@@ -229,7 +229,7 @@ class TestCertificate:
     @staticmethod
     @settings(max_examples=40)
     @given(
-        case=st.sampled_from([one.values[0] for one in SOME]),
+        case=st.sampled_from([one.values[0] for one in SOME[::7]]),
         seed=st.integers(0, 10**6),
         scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
     )
@@ -298,7 +298,7 @@ class TestLaws:
     @staticmethod
     @settings(max_examples=40)
     @given(
-        case=st.sampled_from([one.values[0] for one in SOME]),
+        case=st.sampled_from([one.values[0] for one in SOME[::7]]),
         seed=st.integers(0, 10**6),
         weight=st.floats(0.01, 0.99),
     )
@@ -557,8 +557,8 @@ class TestKnownAnswers:
 
         coefficients = np.asarray([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.05, 0.9, 0.05]])
         X, atoms = coefficients @ bumps(shift).T, bumps(0.0)
-        loss = wtf.Wasserstein(wtf.grid_cost(25), 0.01, 10.0)
+        loss = wtf.Wasserstein(wtf.grid_cost(25), 0.02, 10.0)
         parts = [array(np.ones((3, 3))), array(atoms)]
-        dual = wtf.cp_dual(array(X), parts, 0, loss, rho=1e-3, constraint="rows")
-        found = to_numpy(dual.factor(minimise(dual, gap=1e-4).x))
+        dual = wtf.cp_dual(array(X), parts, 0, loss, rho=5e-3, constraint="rows")
+        found = to_numpy(dual.factor(minimise(dual, gap=1e-3).x))
         np.testing.assert_allclose(found, coefficients, atol=atol)

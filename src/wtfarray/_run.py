@@ -16,7 +16,7 @@ from wtfarray._typing import Array
 from wtfarray.block_descent import Sweep, descend
 from wtfarray.checkpoint import EVERY, Checkpoint
 from wtfarray.envelope import Progress, minimise
-from wtfarray.grid_levels import coarser, refine
+from wtfarray.grid_levels import coarser, refine, refine_dual
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
 from wtfarray.losses import Loss, Wasserstein, stack
 from wtfarray.models import CPModel
@@ -112,10 +112,10 @@ class Journal:
 
 def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
     """Fit from one start."""
-    problem = _problem(setup, plan)
     with Bar(setup.kind, visible=plan.progress) as bar:
         journal = Journal(plan, bar)
-        blocks, levels = _start(setup, plan, rng, journal)
+        problem = _problem(setup, plan)
+        blocks, levels = _start(setup, plan, rng, journal, problem)
         _check_mass(setup, problem, blocks, rng)
         runner = _envelope if plan.solver == "envelope" else _descent
         blocks, reason = runner(setup, plan, problem, blocks, levels, journal)
@@ -130,7 +130,7 @@ def _problem(setup: Setup, plan: Plan) -> Problem:
 
 
 def _start(
-    setup: Setup, plan: Plan, rng: np.random.Generator, journal: Journal
+    setup: Setup, plan: Plan, rng: np.random.Generator, journal: Journal, problem: Problem
 ) -> tuple[list[Array], tuple[float, ...]]:
     """The first blocks, and the levels of smoothing to go through from there."""
     named = plan.init is None or isinstance(plan.init, str)
@@ -140,9 +140,9 @@ def _start(
     waiting = plan.checkpoint is not None and plan.checkpoint.path.exists()
     if waiting:  # it holds more than the coarse grid could tell
         return _start_here(setup, plan, rng)
-    blocks, levels = _start(coarse, plan, rng, journal)
-    problem = _problem(coarse, plan)
-    objective = JointObjective(problem, blocks)
+    below = _problem(coarse, plan)
+    blocks, levels = _start(coarse, plan, rng, journal, below)
+    objective = JointObjective(below, blocks)
 
     def report(progress: Progress, _: CurvaturePairs) -> bool:
         current = progress.current
@@ -150,13 +150,15 @@ def _start(
             current.point.value,
             current.gap,
             math.inf,
-            sum(term.evaluations for term in problem.terms),
+            sum(term.evaluations for term in below.terms),
             lambda: refine(setup, objective.blocks(current.point.x)),
         )
 
     x, _ = minimise(
         objective, objective.pack(blocks), levels, tol=1e-4, max_iter=100, report=report
     )
+    for term, old in zip(problem.terms, below.terms, strict=True):
+        term.warm(refine_dual(old.free, tuple(term.free.shape)))
     return refine(setup, objective.blocks(x)), (1.0,)
 
 

@@ -59,6 +59,15 @@ def refine(setup: Setup, blocks: Sequence[Array]) -> list[Array]:
     return fine
 
 
+def refine_dual(g: Array, shape: tuple[int, ...]) -> Array:
+    """The dual variable, stacked, on the finer grid: it is a potential, its values stay."""
+    xp = array_namespace(g)
+    for axis, n in enumerate(shape):
+        if g.shape[axis] != n:
+            g = xp.repeat(g, 2, axis=axis)
+    return g
+
+
 def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The transported modes, if all of them can be made coarser."""
     if not isinstance(loss, Wasserstein):

@@ -52,6 +52,7 @@ class SourceTerm:
         self._memory = memory
         self._at_level = problem
         self.dual = xp.zeros_like(self._x)
+        self.free = xp.zeros_like(problem.data)
         self.forget()
 
     def set_level(self, level: float) -> None:
@@ -60,6 +61,11 @@ class SourceTerm:
         self.dual = self.dual * (self._at_level.kernel.eps / eps)
         self._at_level = self.problem if level == 1.0 else self.problem.at_eps(eps)
         self.forget()
+
+    def warm(self, g: Array) -> None:
+        """Start from a guess of g, stacked."""
+        self.free = g
+        self.dual = self._log_x - self._log_forth(g * (1.0 / self._at_level.kernel.eps))
 
     def forget(self) -> None:
         """Drop the secants."""
@@ -99,7 +105,7 @@ class SourceTerm:
             if done or n == max_iter:
                 break
             log_a = self.dual
-        g = h * problem.kernel.eps
+        self.free = g = h * problem.kernel.eps
         u, _ = dual_of_free(g, problem.lam, xp)
         value = inner(u, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
         gradient = unstack(problem, u, self.shape)

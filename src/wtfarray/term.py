@@ -27,7 +27,14 @@ class Term(Protocol):
     """One loss of the sum that is minimised."""
 
     dual: Array
-    """The free dual variable, stacked: set it back to return to an earlier model."""
+    """Where the inner problem stands: set it back to return to an earlier model."""
+
+    @property
+    def free(self) -> Array:
+        """The free dual variable g of the last model, stacked."""
+
+    def warm(self, g: Array) -> None:
+        """Start from a guess of g, stacked."""
 
     @property
     def evaluations(self) -> int:

@@ -70,6 +70,15 @@ class TransportTerm:
         self._solvers: list[Sinkhorn | None] = [None] * len(self._slices)
         self.evaluations = 0
 
+    @property
+    def free(self) -> Array:
+        """The free dual variable g, stacked."""
+        return self.dual
+
+    def warm(self, g: Array) -> None:
+        """Start from a guess of g."""
+        self.dual = g
+
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing; g has the units of the cost and stays."""
         self._level = level
@@ -189,6 +198,14 @@ class ExactTerm:
         self.dual = array_namespace(bound.data).zeros_like(bound.data)
         self.evaluations = 0
         self.scale = 0.0
+
+    @property
+    def free(self) -> Array:
+        """The dual variable."""
+        return self.dual
+
+    def warm(self, g: Array) -> None:
+        """Nothing is iterated here."""
 
     def set_level(self, level: float) -> None:
         """Nothing is smoothed here."""
