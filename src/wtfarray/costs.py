@@ -99,8 +99,10 @@ def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
             total = np.add.outer(total, a).ravel()
             weight = np.multiply.outer(weight, c).ravel()
         order = np.argsort(total)
-        middle = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
-        statistic = float(total[order][middle])
+        total, weight = total[order], np.cumsum(weight[order])
+        lower = np.searchsorted(weight, weight[-1] / 2)
+        upper = np.searchsorted(weight, weight[-1] / 2, side="right")
+        statistic = float(total[lower] + total[upper]) / 2
     return _positive_scale(statistic, scale)
 
 
@@ -173,7 +175,8 @@ def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
         statistic = float(xp.max(cost))
     else:
         ordered = xp.sort(xp.reshape(cost, (-1,)))
-        statistic = float(ordered[(ordered.shape[0] - 1) // 2])
+        count = ordered.shape[0]
+        statistic = float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return _positive_scale(statistic, scale)
 
 

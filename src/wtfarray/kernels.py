@@ -59,16 +59,14 @@ class GibbsKernel:
         """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
         xp = array_namespace(sources)
         total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
-        mass_a, mass_b = (xp.sum(s, axis=tuple(range(1, s.ndim))) for s in (sources, targets))
-        scale = xp.where(mass_a * mass_b > 0, mass_a * mass_b, 1.0)
         for axis, cost in enumerate(self.costs, start=1):
             others = tuple(k for k in range(1, sources.ndim) if k != axis)
             a, b = (xp.sum(s, axis=others) if others else s for s in (sources, targets))
             finite = xp.isfinite(cost)
             open_cost = xp.where(finite, cost, 0.0)
-            shut = xp.astype(~finite, cost.dtype)
             total = total + xp.sum(a * xp.matmul(b, open_cost.mT), axis=1)
-            forbidden = xp.sum(a * xp.matmul(b, shut.mT), axis=1) / scale
+            shut, a, b = (xp.astype(some, cost.dtype) for some in (~finite, a > 0, b > 0))
+            forbidden = xp.sum(a * xp.matmul(b, shut.mT), axis=1)
             total = xp.where(forbidden > 0, math.inf, total)
         return total
 
@@ -154,10 +152,14 @@ def _recompute(
     flat = xp.reshape(xp.moveaxis(result, axis, -1), (-1,))
     mask = xp.reshape(xp.moveaxis(lost, axis, -1), (-1,))
     (entries,) = xp.nonzero(mask)
+    count = entries.shape[0]
+    # Few different sizes, for libraries that compile each one: a power of two, filled up.
+    padding = 2 ** math.ceil(math.log2(count)) - count
+    entries = xp.concat([entries, xp.repeat(entries[:1], padding)])
     pieces = [flat]
     chunk = max(1, flat.shape[0] // n)  # so that no temporary is larger than the stack itself
-    for start in range(0, entries.shape[0], chunk):
-        some = entries[start : start + chunk]
+    for start in range(0, count, chunk):
+        some = entries[start : min(start + chunk, count + padding)]
         terms = xp.take(fibres, some // n, axis=0) + xp.take(exponents, some % n, axis=0)
         pieces.append(logsumexp(terms, 1, xp))
     # No assignment in the standard that every library has: pick from old and new by index.

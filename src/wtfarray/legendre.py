@@ -94,6 +94,12 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     u = as_floating("u", u, xp)
     check_constraint("constraint", constraint, u.ndim)
     refuse_where(~xp.isfinite(u), "u", u, "finite values")
+    if constraint is None:
+        cap = 2.0 * largest_exponent(u.dtype, xp) - math.log(2.0 * max(1, math.prod(u.shape)))
+        gradient = xp.where(u > cap, math.inf, xp.exp(xp.minimum(u, cap)))
+        return xp.where(
+            xp.max(u) > cap, math.inf, xp.sum(xp.minimum(gradient, math.exp(cap)))
+        ), gradient
     return conjugate_of_entropy(u, constraint, xp)
 
 
@@ -125,12 +131,12 @@ def kl_divergence(a: Array, b: Array, xp: Namespace) -> Array:
     both = (a > 0) & (b > 0)
     a_safe, b_safe = xp.where(both, a, 1.0), xp.where(both, b, 1.0)
     excess = a_safe - b_safe
-    close = xp.abs(excess) < 0.1 * b_safe
-    d = xp.log1p(xp.where(close, excess, 0.0) / b_safe)
+    close, near = xp.abs(excess) < 0.1 * b_safe, xp.abs(excess) < 0.5 * b_safe
+    d = xp.log1p(xp.where(near, excess, 0.0) / b_safe)
     series = 0.0 * d
     for n in range(12, 1, -1):  # sum of (n - 1) / n! d^(n - 2), by Horner's rule
         series = series * d + (n - 1) / math.factorial(n)
-    far = a_safe * (xp.log(a_safe) - xp.log(b_safe)) - a_safe + b_safe
+    far = a_safe * xp.where(near, d, xp.log(a_safe) - xp.log(b_safe)) - excess
     entry = xp.where(close, b_safe * d * d * series, far)
     return xp.where(both, entry, xp.where(a > 0, math.inf, b))
 

@@ -192,29 +192,30 @@ class TransportProblem:
         kept = xp.minimum(q, Y)
         missing = Y - kept
         share = xp.where(q > 0, (q - kept) / xp.where(q > 0, q, 1.0), 0.0)  # 1 - s
-        log_s = xp.where(kept > 0, xp.log1p(-xp.where(kept > 0, share, 0.0)), 0.0)
+        log_s = xp.log1p(-xp.where(kept > 0, share, 0.0))
         log_share = xp.where(share > 0, xp.log(xp.where(share > 0, share, 1.0)), -math.inf)
-        log_lost = self.kernel.log_apply(h + log_share)  # rr = a K(f (1 - s))
-        lost = xp.exp(log_a + log_lost)
+        lost = xp.exp(log_a + self.kernel.log_apply(h + log_share))  # rr = a K(f (1 - s))
         m1, mR = per_sample(kept), per_sample(missing)
+        mass = xp.where(m1 + mR > 0, m1 + mR, 1.0)
         moves = mR > 0
-        mR_safe = xp.where(moves, mR, 1.0)
-        # Both are mR, but for rounding; make them so.
-        lost_mass = per_sample(lost)
-        scale = xp.where(lost_mass > 0, mR / xp.where(lost_mass > 0, lost_mass, 1.0), 0.0)
-        lost = lost * spread(scale, lost)
-        mass = m1 + mR
-        ratio = xp.where(moves, mR / xp.where(mass > 0, mass, 1.0), 0.0)
-        ratio = xp.minimum(ratio, 1.0)
-        shrink = inner(kept, log_s) - m1 * xp.where(
-            ratio < 1.0, xp.log1p(-xp.where(ratio < 1.0, ratio, 0.0)), 0.0
+        # rr weighs mR, but for rounding: make it so, or share the rounding out over all of X.
+        found = per_sample(lost)
+        sound = found >= 0.5 * mR
+        lost = xp.where(
+            spread(sound, lost),
+            lost * spread(mR / xp.where(sound & moves, found, 1.0), lost),
+            self.data * spread(mR / mass, lost),
         )
+        ratio = mR / mass
+        some, mR_safe = xp.where(moves, ratio, 1.0), xp.where(moves, mR, 1.0)
+        shrink = inner(kept, log_s) - m1 * xp.log1p(-xp.where(ratio < 1.0, ratio, 0.0))
         rest = (
-            inner(lost, xp.where(lost > 0, log_lost, 0.0))
+            per_sample(xlogx(lost, xp))
+            - inner(lost, xp.where(lost > 0, log_a, 0.0))
             + per_sample(xlogx(missing, xp))
             - inner(missing, xp.where(missing > 0, h, 0.0))
-            - mR * xp.log(mR_safe)
-            - mR * xp.log(xp.where(moves, ratio, 1.0))
+            - mR * (xp.log(mR_safe) + xp.log(some))
         )
         cost = self.kernel.product_cost(lost, missing) / mR_safe
-        return (shrink + xp.where(moves, rest, 0.0)) * eps + xp.where(moves, cost, 0.0)
+        gap = (shrink + xp.where(moves, rest, 0.0)) * eps + xp.where(moves, cost, 0.0)
+        return xp.maximum(gap, 0.0)
