@@ -58,7 +58,8 @@ def tests(session: nox.Session, backend: str) -> None:
         # CuPy imports with no GPU: enough to look up the names that the library uses.
         extra = "cuda12"
     install(session, extra=extra, group="test")
-    session.run("pytest", "--backend", backend, *session.posargs)
+    # The arrays of the tests are small: threads would only wait for each other.
+    session.run("pytest", "--backend", backend, *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session
@@ -80,7 +81,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(default=False)
 def demo(session: nox.Session) -> None:
     """Run the demonstration and draw its picture."""
-    install(session, extra="plot")
+    install(session, extra="plot,progress")
     session.run("python", "examples/demo.py", *session.posargs)
 
 

@@ -203,7 +203,7 @@ class TestGradient:
         expected = differences(dual, array, g, step)
         assert np.sum(gradient * step) == pytest.approx(expected, rel=1e-7)
 
-    @each(EVERY)
+    @each(EVERY[::2])
     def test_autograd(self, xp, array, case):
         if not is_torch_namespace(xp):
             pytest.skip("autograd is torch's")
@@ -254,14 +254,14 @@ class TestCertificate:
         assert found.gap >= 0
         assert found.lower <= found.upper
 
-    @each(SOME)
+    @each(SOME[::2])
     def test_upper_bounds_the_objective(self, array, case):
         dual = case.dual(array)
         found = dual.certificate(random_like(array, dual, np.random.default_rng(3), 0.3))
         value = case.objective(array, to_numpy(found.factor))
         assert value <= found.upper + 1e-9 * abs(found.upper)
 
-    @each(SOME[::2] + cases(LAYOUTS[5:6], others=False)[::2])
+    @each(SOME[::4] + cases(LAYOUTS[5:6], others=False)[::4])
     def test_closes_at_the_minimum(self, array, case):
         dual = case.dual(array)
         found = dual.certificate(minimise(dual, gtol=1e-6).x)

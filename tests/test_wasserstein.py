@@ -8,12 +8,37 @@ import ot
 import pytest
 from array_api_compat import array_namespace, device, is_numpy_namespace, is_torch_namespace
 from helpers import assert_close, to_numpy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wtfarray as wtf
 
 LAMS = [0.3, 10.0, math.inf]
+
+
+# JAX compiles every operation anew for each shape: there, only tests of three samples of six points.
+OTHER_SHAPES = {
+    "test_gradient_is_the_scaling_of_the_plan",
+    "test_zero_sample",
+    "test_both_samples_zero",
+    "test_one_pixel_to_many",
+    "test_islands_are_apart",
+    "test_slices_apart_are_slices_together",
+    "test_several_sample_modes",
+    "test_separable_is_dense",
+    "test_small_eps_float32",
+}
+
+
+@pytest.fixture(autouse=True)
+def few_on_jax(request, backend):
+    chosen = getattr(request.node, "callspec", None)
+    if backend.name != "jax" or chosen is None:
+        return
+    if request.node.originalname in OTHER_SHAPES or chosen.params.get("n", 6) != 6:
+        pytest.skip("other shapes are left to the faster backends")
+    if chosen.params.get("eps") == 1e-4 or chosen.params.get("lam") in (0.1, 0.3):
+        pytest.skip("these numbers are left to the faster backends")
 
 
 def cost(n, seed=0):
@@ -64,11 +89,11 @@ def value_of(X, Y, loss, tol=1e-12):
 
 
 class TestAgainstPot:
-    @pytest.mark.parametrize("n", [5, 20])
+    @pytest.mark.parametrize("n", [6, 20])
     @pytest.mark.parametrize("eps", [0.1, 0.5, 2.0])
     @pytest.mark.parametrize("lam", [0.1, 1.0, 10.0, math.inf])
     def test_value(self, array, n, eps, lam):
-        X, Y = pair(lam, 2, n, seed=n)
+        X, Y = pair(lam, 3, n, seed=n)
         C = cost(n)
         expected = sum(
             objective(pot_plan(x, y, C, eps, lam), y, C, eps, lam)
@@ -93,8 +118,8 @@ class TestAgainstPot:
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-5])
     def test_loose_bounds_hold_the_true_value(self, array, lam, tol):
-        X, Y = pair(lam, 4, 9)
-        loss = wtf.Wasserstein(cost(9), 0.05, lam)
+        X, Y = pair(lam)
+        loss = wtf.Wasserstein(cost(6), 0.05, lam)
         loose = wtf.wasserstein(array(X), array(Y), loss, tol=tol)
         tight = wtf.wasserstein(array(X), array(Y), loss, tol=1e-12)
         slack = 1e-12 * abs(float(tight.value))
@@ -109,7 +134,7 @@ class TestGradient:
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
         gradient = to_numpy(wtf.wasserstein(array(X), array(Y), loss, tol=1e-13).gradient)
         rng = np.random.default_rng(1)
-        for _ in range(4):
+        for _ in range(2):
             step = rng.normal(size=Y.shape) * Y
             if math.isinf(lam):  # along which the masses stay equal
                 step -= step.sum(axis=1, keepdims=True) * Y / Y.sum(axis=1, keepdims=True)
@@ -268,8 +293,8 @@ class TestDegenerateData:
 
     @pytest.mark.parametrize("lam", LAMS)
     def test_constant_samples(self, array, lam):
-        X, Y, C, eps = np.full((2, 8), 0.5), np.full((2, 8), 0.5), cost(8), 0.5
-        expected = 2.0 * objective(pot_plan(X[0], Y[0], C, eps, lam), Y[0], C, eps, lam)
+        X, Y, C, eps = np.full((3, 6), 0.5), np.full((3, 6), 0.5), cost(6), 0.5
+        expected = 3.0 * objective(pot_plan(X[0], Y[0], C, eps, lam), Y[0], C, eps, lam)
         found = value_of(array(X), array(Y), wtf.Wasserstein(C, eps, lam))
         assert found == pytest.approx(expected, rel=1e-9)
 
@@ -385,11 +410,12 @@ class TestModes:
 
 class TestLaws:
     @staticmethod
+    @settings(max_examples=10)
     @given(seed=st.integers(0, 1000), lam=st.sampled_from(LAMS))
     def test_permutation(array, seed, lam):
-        X, Y = pair(lam, 3, 5, seed)
+        X, Y = pair(lam, 3, 6, seed)
         rng = np.random.default_rng(seed)
-        rows, points, C = rng.permutation(3), rng.permutation(5), cost(5)
+        rows, points, C = rng.permutation(3), rng.permutation(6), cost(6)
         plain = wtf.wasserstein(array(X), array(Y), loss_of(C, lam), tol=1e-11)
         mixed = wtf.wasserstein(
             array(X[rows][:, points]),
@@ -449,8 +475,8 @@ class TestLaws:
 class TestPrecision:
     @pytest.mark.parametrize("lam", LAMS)
     def test_float32_is_close_to_float64(self, array, lam):
-        X, Y = pair(lam, 3, 8)
-        loss = loss_of(cost(8), lam)
+        X, Y = pair(lam)
+        loss = loss_of(cost(6), lam)
         double = wtf.wasserstein(array(X), array(Y), loss, tol=1e-10)
         single = wtf.wasserstein(array(X, "float32"), array(Y, "float32"), loss)
         assert float(single.value) == pytest.approx(float(double.value), rel=2e-4)

@@ -20,19 +20,13 @@ class Secants:
     """
 
     memory: int
-    weights: Array | None = None
-    """Of the norm, (N, ...); while they stay, a new pair costs one row of the Gram matrix."""
+    weights: Array
+    """Of the norm, (N, ...); as they stay, a new pair costs one row of the Gram matrix."""
     moves: list[Array] = field(default_factory=list)
     changes: list[Array] = field(default_factory=list)
     valid: list[Array] = field(default_factory=list)
     """Which samples, (N,), may use each pair."""
     gram: list[list[Array]] = field(default_factory=list)
-
-    def reweigh(self, weights: Array) -> None:
-        """Take other weights."""
-        self.weights = weights
-        weighted = [change * weights for change in self.changes]
-        self.gram = [[inner(a, b) for b in self.changes] for a in weighted]
 
     def add(self, dg: Array, dphi: Array, valid: Array) -> None:
         """Keep a pair for the samples in ``valid``."""

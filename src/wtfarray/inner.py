@@ -65,15 +65,17 @@ class Sinkhorn:
     whose residual grows threefold goes back to its last plain step and forgets its secants.
     """
 
-    def __init__(self, problem: TransportProblem, g: Array, memory: int = 8) -> None:
+    def __init__(self, problem: TransportProblem, g: Array, memory: int = 12) -> None:
         self.problem = problem
         self.g = g
         """Where the next solve starts."""
         self.evaluations = 0
         eps, lam = problem.kernel.eps, problem.lam
         self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
-        self._secants = Secants(memory)
+        self._memory = memory
+        self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
+        self._ahead: Array | None = None
         self._safe = False
 
     def iterates(self, Y: Array) -> Iterator[Iterate]:
@@ -86,8 +88,17 @@ class Sinkhorn:
         # Zeros in Y and empty samples take extra passes: only where there are any.
         live = None if bool(xp.all(live)) else live
         log_Y = xp.log(Y if live is None else xp.where(live, Y, 1.0))
-        self._secants.reweigh(Y)
-        g, plain, size = self.g, self.g, None
+        if self._secants is None:
+            self._secants = Secants(self._memory, Y)
+        secants = self._secants
+        g = self.g
+        if self._last is not None and g is self._ahead:
+            # phi at the last g is known, whatever the target: a first step costs no evaluation.
+            residual = log_Y * damp - self._last[1]
+            if live is not None:
+                residual = xp.where(live, residual, 0.0)
+            g = self._last[0] + secants.step(residual)
+        plain, size = g, None
         while True:
             marginal = self._marginal(g, live, filled)
             shift, shrunk = 0.0 * problem.mass, Y
@@ -101,11 +112,11 @@ class Sinkhorn:
             phi = log_Y * damp - residual
             worse, size = self._growth(shrunk - marginal.q, size)
             if self._last is not None:
-                self._secants.forget(worse)
-                self._secants.add(g - self._last[0], phi - self._last[1], ~worse)
+                secants.forget(worse)
+                secants.add(g - self._last[0], phi - self._last[1], ~worse)
             self._last = (g, phi)
-            step = self._secants.step(residual)
-            self.g = xp.where(spread(worse, g), plain, g + step)
+            step = secants.step(residual)
+            self.g = self._ahead = xp.where(spread(worse, g), plain, g + step)
             plain = g + residual
             yield Iterate(g, marginal, shift, shrunk, ratio, step, residual, size)
             g = self.g

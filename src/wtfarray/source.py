@@ -69,8 +69,7 @@ class SourceTerm:
 
     def forget(self) -> None:
         """Drop the secants."""
-        self._secants = Secants(self._memory)
-        self._secants.reweigh(self._x)
+        self._secants = Secants(self._memory, self._x)
         self._safe_back = self._safe_forth = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
