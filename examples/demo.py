@@ -78,7 +78,7 @@ def draw(X: np.ndarray, wasserstein: wtf.Factorisation, frobenius: wtf.Factorisa
     pictures, curves = figure.subfigures(1, 2, width_ratios=(1.3, 1))
     rows = (
         (f"Three of {IMAGES} images", X[:3]),
-        ("Atoms, Wasserstein loss (+ marks the mean place of each bump)", atoms(wasserstein)),
+        ("Atoms, Wasserstein loss", atoms(wasserstein)),
         ("Atoms, squared error", atoms(frobenius)),
     )
     panels = pictures.subplots(3, 3, sharex=True, sharey=True)
@@ -88,6 +88,7 @@ def draw(X: np.ndarray, wasserstein: wtf.Factorisation, frobenius: wtf.Factorisa
             if i:
                 panels[i, j].plot(CENTRES, CENTRES, "+", color="white", markersize=5)
         panels[i, 0].set_title(title, loc="left")
+    pictures.supxlabel("+  the mean place of each bump", fontsize=9)
     above, below = curves.subplots(2, 1, sharex=True)
     history = wasserstein.history
     seconds = np.asarray([record.time for record in history])

@@ -285,9 +285,10 @@ class TestCertificate:
         np.testing.assert_allclose(model.sum(axis=1), np.ones(3), rtol=1e-12)
 
     @pytest.mark.parametrize(("block", "constraint"), BALANCED)
-    def test_upper_bounds_the_objective_balanced(self, array, block, constraint):
+    @pytest.mark.parametrize("scale", [0.3, 10.0])
+    def test_upper_bounds_the_objective_balanced(self, array, block, constraint, scale):
         dual = balanced_dual(array, block, constraint)
-        found = dual.certificate(random_like(array, dual, np.random.default_rng(5), 0.3))
+        found = dual.certificate(random_like(array, dual, np.random.default_rng(5), scale))
         loss = transport((3, 5), (1,), math.inf)
         model = dual.block.forward(found.factor)
         phi = float(wtf.wasserstein(dual.bound.data, model, loss, tol=1e-9).value)

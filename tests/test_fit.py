@@ -696,6 +696,17 @@ class TestShapes:
         assert fit.converged
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_a_sample_of_zeros_gets_no_mass(self, solver):
+        """Its loss is lam times the mass of the model: exp(-lam/rho) is left of it."""
+        X = data((5, 8), mass=None)
+        X[2] = 0.0
+        fit = wtf.nmf(X, 2, transport(shape=(8,)), rho=0.1, rng=0, solver=solver)
+        assert fit.factors[0][2].sum() < 1e-6
+        others = wtf.nmf(X[[0, 1, 3, 4]], 2, transport(shape=(8,)), rho=0.1, rng=0, solver=solver)
+        assert fit.objective == pytest.approx(others.objective, rel=5e-3)
+        assert fit.history[-1].objective == pytest.approx(fit.objective, abs=fit.gap + 1e-6)
+
     def test_core_of_different_ranks(self):
         core, factors = wtf.tucker(data(), (3, 1, 4), LOSSES["unbalanced"], rho=0.02, rng=0)
         assert core.shape == (3, 1, 4)

@@ -5,7 +5,13 @@ import warnings
 
 import numpy as np
 import pytest
-from array_api_compat import array_namespace, device, is_jax_namespace, is_numpy_namespace
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_array_api_strict_namespace,
+    is_jax_namespace,
+    is_numpy_namespace,
+)
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -147,6 +153,8 @@ class TestEveryLibrary:
     def test_agrees_with_numpy(self, xp, array, model, name, samples):
         if is_jax_namespace(xp) and (name != "KL" or samples == 9):
             pytest.skip("JAX compiles every shape: one loss and size is enough")
+        if is_array_api_strict_namespace(xp) and samples == 1:
+            pytest.skip("a fit takes seconds: one size is enough")
         X = data(samples, seed=1)
         expected = short_fit(np.array, model, name).project(X, tol=1e-6)
         found = short_fit(array, model, name).project(array(X), tol=1e-6)
@@ -155,7 +163,9 @@ class TestEveryLibrary:
 
     @pytest.mark.parametrize("model", RANKS)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_namespace_dtype_and_device_are_kept(self, array, model, dtype):
+    def test_namespace_dtype_and_device_are_kept(self, xp, array, model, dtype):
+        if is_jax_namespace(xp) and dtype == "float32" and model != "nmf":
+            pytest.skip("JAX compiles every shape and dtype: one model is enough")
         X = array(data(3, seed=1), dtype)
         found = short_fit(array, model, "KL", dtype).project(X, tol=1e-5)
         assert array_namespace(found) is array_namespace(X)

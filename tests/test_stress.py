@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import is_array_api_strict_namespace, is_jax_namespace, is_numpy_namespace
 from helpers import to_numpy
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 import wtfarray as wtf
@@ -170,6 +170,7 @@ def test_any_fit(xp, array):
         max_examples=examples,
         deadline=None,
         derandomize=True,
+        phases=[Phase.generate],  # to shrink an example would take too long
         suppress_health_check=list(HealthCheck),
     )
     @given(cases(shapes, "envelope" if shapes else None))

@@ -16,7 +16,7 @@ import wtfarray as wtf
 LAMS = [0.3, 10.0, math.inf]
 
 
-# JAX compiles every operation anew for each shape: there, only tests of three samples of six points.
+# JAX compiles each operation anew for every shape: there, only three samples of six points.
 OTHER_SHAPES = {
     "test_gradient_is_the_scaling_of_the_plan",
     "test_zero_sample",

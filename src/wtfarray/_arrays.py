@@ -126,8 +126,8 @@ def refuse_where(bad: Array, name: str, array: Array, expected: str) -> None:
 
 
 def instance_of(name: str, value: object, kind: type, expected: str) -> None:
-    """Refuse an argument of another kind."""
-    if not isinstance(value, kind):
+    """Refuse an argument of another kind; a class is none of its instances."""
+    if isinstance(value, type) or not isinstance(value, kind):
         msg = f"{name} is a {type(value).__name__}: expected {expected}"
         raise TypeError(msg)
 
@@ -147,8 +147,10 @@ def positive_number(name: str, value: object, *, infinite: bool = False) -> floa
 
 def positive_integer(name: str, value: object) -> int:
     """Return ``value`` as an integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        msg = f"{name} is {value!r}: expected a positive integer"
+    msg = f"{name} is {value!r}: expected a positive integer"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(msg)
+    if int(value) < 1:
         raise ValueError(msg)
     return int(value)
 

@@ -6,7 +6,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._typing import Array
-from wtfarray.tensor import inner, spread
+from wtfarray.tensor import inner, largest, spread
 
 
 @dataclass(eq=False)
@@ -22,6 +22,8 @@ class Secants:
     memory: int
     weights: Array
     """Of the norm, (N, ...); as they stay, a new pair costs one row of the Gram matrix."""
+    reach: float
+    """Accelerated steps may be this long; or a hundred times the plain one, if that is longer."""
     moves: list[Array] = field(default_factory=list)
     changes: list[Array] = field(default_factory=list)
     valid: list[Array] = field(default_factory=list)
@@ -76,4 +78,6 @@ class Secants:
         step = residual
         for i, move in enumerate(self.moves):
             step = step + move * spread(solution[:, i, 0] * scale[i], move)
-        return step
+        longest, plain = largest(step), largest(residual)
+        sane = longest <= xp.maximum(100.0 * plain, self.reach)
+        return xp.where(spread(sane, step), step, residual)

@@ -48,18 +48,17 @@ def descend(
     """
     Minimise over one block after the other, from a point of known objective.
 
-    A block is solved to a duality gap that is small against what the last sweep gained; a step that
-    would raise the objective is refused. ``report`` sees every sweep and ends the solve by
+    A block is solved to a duality gap that is small against what a sweep gains; a step that would
+    raise the objective is refused. ``report`` sees every sweep and ends the solve by
     returning True. Returns the blocks, the dual variable, and why it stopped.
     """
     blocks = list(blocks)
     scale = sum(term.scale for term in problem.terms)
-    gain, evaluations = math.inf, 0
+    precision, evaluations = 1e-3, 0
     for sweep in range(1, max_iter + 1):
         before, gap = objective, 0.0
         for k in problem.free:
-            magnitude = max(abs(objective), scale)
-            allowed = max(0.1 * min(gain, 0.01 * magnitude), 0.1 * tol * magnitude)
+            allowed = precision * max(abs(objective), scale)
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
             if found.objective <= objective:
@@ -67,8 +66,11 @@ def descend(
         gain = before - objective
         if report(Sweep(sweep, blocks, objective, gap, evaluations)):
             return blocks, g, "reported"
-        if gain <= tol * max(abs(objective), scale):
+        magnitude = max(abs(objective), scale)
+        if gain <= tol * magnitude and precision <= tol:
             return blocks, g, "tolerance"
+        if gain <= 10.0 * precision * magnitude:
+            precision = max(0.1 * precision, min(0.1 * tol, precision))
     return blocks, g, "iterations"
 
 
@@ -103,6 +105,11 @@ def _solve_block(
         # A certificate costs more than an evaluation: not at every iteration.
         return state.n_iter % 10 == 0 and dual.certificate(state.x).gap <= allowed
 
+    start, steepness = dual.safe_value_and_gradient(g)
+    xp = array_namespace(g)
+    size = float(xp.abs(start)) + float(xp.max(xp.abs(steepness)))
+    if not size < 0.1 * math.sqrt(float(xp.finfo(g.dtype).max)):
+        g = dual.start()  # what was right for the last block is out of this one's domain
     minimise = lbfgs if math.prod(g.shape) <= LARGE else gradient_descent
     found = minimise(
         dual.value_and_gradient,

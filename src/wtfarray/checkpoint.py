@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,13 @@ class Stored:
 class Checkpoint:
     """A file that belongs to one fit: the same data and the same arguments."""
 
-    def __init__(self, path: str | os.PathLike[str], X: Array, arguments: object) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], arrays: Iterable[Array], arguments: object
+    ) -> None:
         self.path = Path(path)
-        digest = hashlib.sha256(np.ascontiguousarray(to_host(X)).tobytes())
-        digest.update(repr(arguments).encode())
+        digest = hashlib.sha256(repr(arguments).encode())
+        for array in arrays:
+            digest.update(np.ascontiguousarray(to_host(array)).tobytes())
         self._identity = digest.hexdigest()
 
     def write(

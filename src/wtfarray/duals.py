@@ -12,7 +12,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays import (
-    as_data,
+    as_nonnegative,
     axis_index,
     check_shape,
     common_namespace,
@@ -52,7 +52,7 @@ class Certificate:
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockDual:
     """
-    ``min_g Phi*(X, u(g)) + rho E*_S(-Xi(u(g)) / rho)``, the dual of one block (Prop. 3 and 4).
+    ``min_g Phi*(X, u(g)) + rho E*_S(-Xi(u(g)) / rho)``, the dual of one block (Prop. 2 and 3).
 
     ``g`` is any real array of the shape of `start`; minus the minimum is the smallest objective
     ``Phi(X, S[.. A ..]) + rho E(A)`` over the factors A in the constraint set.
@@ -196,10 +196,10 @@ def cp_dual(
     factors = check_cp(factors, weights)
     bound, order, factors = _bind(loss, X, factors)
     if weights is not None:
-        same_dtype("weights", weights, "X", bound.data)
+        weights = _block_data("weights", weights, bound)
     if block == "weights":
         return block_dual(bound, cp_weights_block(factors), rho, constraint, scales_samples=False)
-    place = order.index(axis_index("block", block, len(factors)))
+    place = order.index(_factor_index(block, len(factors), "weights"))
     model = cp_block(factors, place, weights)
     return block_dual(bound, model, rho, constraint, scales_samples=place == 0)
 
@@ -252,10 +252,10 @@ def tucker_dual(
     """
     factors = check_tucker(core, factors)
     bound, order, factors = _bind(loss, X, factors)
-    same_dtype("core", core, "X", bound.data)
+    core = _block_data("core", core, bound)
     if block == "core":
         return block_dual(bound, core_block(factors, order), rho, constraint, scales_samples=False)
-    place = order.index(axis_index("block", block, len(factors)))
+    place = order.index(_factor_index(block, len(factors), "core"))
     core = array_namespace(core).permute_dims(core, order)
     model = tucker_block(core, factors, place)
     return block_dual(bound, model, rho, constraint, scales_samples=place == 0)
@@ -266,15 +266,29 @@ def _bind(
 ) -> tuple[BoundLoss, tuple[int, ...], tuple[Array, ...]]:
     """Tie the loss to the data and bring the factors into the order of its stack."""
     instance_of("loss", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
-    xp = common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
+    common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     bound = loss.bind(X)
     if len(factors) != X.ndim:
         msg = f"factors has {len(factors)} entries: expected {X.ndim}, one for each mode of X"
         raise ValueError(msg)
     for k, factor in enumerate(factors):
         check_shape(f"factors[{k}]", factor, (X.shape[k], factor.shape[1]))
-        as_data(f"factors[{k}]", same_dtype(f"factors[{k}]", factor, "X", bound.data), xp)
-    return bound, bound.order, tuple(factors[k] for k in bound.order)
+    checked = [_block_data(f"factors[{k}]", factor, bound) for k, factor in enumerate(factors)]
+    return bound, bound.order, tuple(checked[k] for k in bound.order)
+
+
+def _block_data(name: str, block: Array, bound: BoundLoss) -> Array:
+    """Refuse a block that is no non-negative array of the data's library and dtype."""
+    common_namespace(X=bound.data, **{name: block})
+    same_dtype(name, block, "X", bound.data)
+    return as_nonnegative(name, block, array_namespace(block))
+
+
+def _factor_index(block: object, modes: int, other: str) -> int:
+    if isinstance(block, str):
+        msg = f"block is {block!r}: expected the number of a factor, or {other!r}"
+        raise ValueError(msg)  # noqa: TRY004
+    return axis_index("block", block, modes)
 
 
 def block_dual(

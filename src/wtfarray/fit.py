@@ -11,11 +11,11 @@ import numpy as np
 
 from wtfarray._arrays import one_of, positive_integer, positive_number
 from wtfarray._run import FitState, Plan, solve
-from wtfarray._setup import Kind, Setup, Weights, set_up
+from wtfarray._setup import Kind, Setup, Weights, given_blocks, set_up
 from wtfarray._typing import Array
 from wtfarray.checkpoint import Checkpoint
 from wtfarray.legendre import Constraint
-from wtfarray.losses import Loss
+from wtfarray.losses import Loss, Wasserstein
 from wtfarray.result import Factorisation
 
 
@@ -157,6 +157,8 @@ def nmf(X: Array, rank: int, loss: Loss, /, **options: Unpack[FitOptions]) -> Fa
     """
     Non-negative matrix factorisation, ``X ~ factors[0] @ factors[1].T``.
 
+    With both factors normalised by columns the components have weights, as in `cp`.
+
     Parameters
     ----------
     X : array (samples, features) or (samples, n_1, ..., n_t)
@@ -210,7 +212,7 @@ def _fit(
         fixed=options.get("fixed", ()),
         sample_weight=options.get("sample_weight"),
     )
-    plan = _plan(setup, loss, rank, options)
+    plan = _plan(setup, loss, options)
     starts = positive_integer("n_init", options.get("n_init", 1))
     if starts > 1 and plan.checkpoint is not None:
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
@@ -223,7 +225,23 @@ def _fit(
     return best
 
 
-def _plan(setup: Setup, loss: Loss, rank: object, options: FitOptions) -> Plan:
+def _checkpoint(path: str | PathLike[str], setup: Setup, init: object, rng: object) -> Checkpoint:
+    """The file of this fit, which knows it by all that its result depends on."""
+    arrays = [setup.X]
+    arrays += [c for loss in setup.losses if isinstance(loss, Wasserstein) for c in loss.costs]
+    if setup.sample_weight is not None:
+        arrays.append(setup.sample_weight)
+    named = init is None or isinstance(init, str)
+    if not named:
+        arrays += given_blocks(setup, init)
+    arguments = (
+        *(setup.kind, setup.model, setup.shapes, setup.rho, setup.constraints, setup.free),
+        *(setup.losses, init if named else "given", rng if isinstance(rng, int) else None),
+    )
+    return Checkpoint(path, arrays, arguments)
+
+
+def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:
     """Check how the fit is to be solved."""
     init, solver = options.get("init"), options.get("solver", "envelope")
     one_of("solver", solver, ("envelope", "dual"))

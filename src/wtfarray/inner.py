@@ -15,9 +15,12 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.legendre import dual_of_free
+from wtfarray.legendre import dual_of_free, largest_exponent
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import Marginal, TransportProblem
+
+FAR = 40.0
+"""An empty sample has ``u = lam``; so it is to rounding at this multiple of lam in g."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +75,10 @@ class Sinkhorn:
         self.evaluations = 0
         eps, lam = problem.kernel.eps, problem.lam
         self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
-        self._memory = memory
+        # More pairs than unknowns would only fit the rounding.
+        self._memory = max(1, min(memory, math.prod(g.shape[1:]) // 2))
+        # Potentials vary by no more than the cost does.
+        self._reach = 3.0 * problem.kernel.largest_cost()
         self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
         self._ahead: Array | None = None
@@ -89,7 +95,7 @@ class Sinkhorn:
         live = None if bool(xp.all(live)) else live
         log_Y = xp.log(Y if live is None else xp.where(live, Y, 1.0))
         if self._secants is None:
-            self._secants = Secants(self._memory, Y)
+            self._secants = Secants(self._memory, Y, self._reach)
         secants = self._secants
         g = self.g
         if self._last is not None and g is self._ahead:
@@ -100,6 +106,8 @@ class Sinkhorn:
             g = self._last[0] + secants.step(residual)
         plain, size = g, None
         while True:
+            if live is not None and not balanced:
+                g = xp.where(filled, g, FAR * problem.lam)
             marginal = self._marginal(g, live, filled)
             shift, shrunk = 0.0 * problem.mass, Y
             if not balanced:
@@ -136,7 +144,8 @@ class Sinkhorn:
         """The best constant to add to g in each sample: it is known, for q does not feel it."""
         xp = array_namespace(g)
         lam, mass = self.problem.lam, self.problem.mass
-        shrunk = Y * xp.exp(g * (-1.0 / lam))
+        cap = largest_exponent(g.dtype, xp)
+        shrunk = Y * xp.exp(xp.minimum(g * (-1.0 / lam), cap))
         if live is not None:
             shrunk = xp.where(live, shrunk, 0.0)
         total = per_sample(shrunk)
@@ -159,7 +168,7 @@ class Sinkhorn:
         problem = self.problem
         empty = spread(problem.mass == 0, Y)
         if not problem.conserves_mass:
-            g = xp.where(empty, 40.0 * problem.lam, g)  # u = lam to rounding
+            g = xp.where(empty, FAR * problem.lam, g)
         allowed = (Y > 0) | empty
         masked = xp.where(allowed, g, -math.inf)
         values, q = problem.safe_conjugate(masked)

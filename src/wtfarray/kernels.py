@@ -48,6 +48,11 @@ class GibbsKernel:
         matrices = tuple(m.mT for m in self.matrices)
         return _log_apply(logs, matrices, tuple(c.mT for c in self.costs), self.eps)
 
+    def largest_cost(self) -> float:
+        """The largest finite cost, summed over the axes."""
+        xp = array_namespace(*self.costs)
+        return sum(float(xp.max(xp.where(xp.isfinite(c), c, 0.0))) for c in self.costs)
+
     def reaches(self, targets: Array) -> Array:
         """From where, (N, m_1, ..., m_t) bool, some of the ``targets`` can be reached."""
         xp = array_namespace(targets)

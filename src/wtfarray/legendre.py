@@ -66,7 +66,7 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     """
     Legendre transform of the entropy over a constraint set, and its gradient.
 
-    Proposition 2 of the paper, with the constants that a duality gap needs.
+    Proposition 1 of the paper, with the constants that a duality gap needs.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     check_constraint("constraint", constraint, u.ndim)
     refuse_where(~xp.isfinite(u), "u", u, "finite values")
     if constraint is None:
-        cap = 2.0 * largest_exponent(u.dtype, xp) - math.log(2.0 * max(1, math.prod(u.shape)))
+        cap = math.log(float(xp.finfo(u.dtype).max)) - math.log(2.0 * math.prod(u.shape))
         gradient = xp.where(u > cap, math.inf, xp.exp(xp.minimum(u, cap)))
         return xp.where(
             xp.max(u) > cap, math.inf, xp.sum(xp.minimum(gradient, math.exp(cap)))
@@ -104,12 +104,12 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
 
 
 def largest_exponent(dtype: DType, xp: Namespace) -> float:
-    """Exponents above this are taken as overflow: the square of their exponential would be inf."""
-    return 0.5 * math.log(float(xp.finfo(dtype).max))
+    """Exponents above this are taken as overflow: so would be what is made of several of them."""
+    return 0.3 * math.log(float(xp.finfo(dtype).max))
 
 
 def conjugate_of_entropy(u: Array, constraint: Constraint, xp: Namespace) -> tuple[Array, Array]:
-    """`entropy_conjugate` without its checks (Prop. 2)."""
+    """`entropy_conjugate` without its checks (Prop. 1)."""
     axes = constrained_axes(constraint, u.ndim)
     if axes is None:
         cap = largest_exponent(u.dtype, xp)

@@ -110,6 +110,7 @@ class Wasserstein:
 
     Examples
     --------
+    >>> import numpy as np
     >>> import wtfarray as wtf
     >>> wtf.Wasserstein(wtf.grid_cost(32, 32), eps=1e-2, lam=10.0)
     Wasserstein(costs of 32, 32 points, eps=0.01, lam=10.0)
@@ -137,6 +138,7 @@ class Wasserstein:
             check_cost(f"costs[{k}]", cost)
         groups = None
         if modes is not None:
+            instance_of("modes", modes, Sequence, "one mode or tuple of modes for each cost")
             groups = tuple(tuple(m) if isinstance(m, Sequence) else (m,) for m in modes)
             if len(groups) != len(matrices) or not all(groups):
                 msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"

@@ -70,7 +70,7 @@ def tucker_block(core: Array, factors: Sequence[Array], mode: int) -> Block:
 
 def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
     """
-    The core of a Tucker model: Omega(U) = U x_1 A_1^T ... x_d A_d^T (Prop. 4).
+    The core of a Tucker model: Omega(U) = U x_1 A_1^T ... x_d A_d^T (Prop. 3).
 
     ``order[j]`` is the mode of the core that belongs to ``factors[j]``.
     """

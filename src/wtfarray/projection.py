@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays import as_data, common_namespace, follow
+from wtfarray._arrays import as_data, common_namespace, follow, positive_integer, positive_number
 from wtfarray._run import Plan, solve
 from wtfarray._setup import Setup, is_sampled
 from wtfarray._typing import Array
@@ -33,6 +33,7 @@ def project(
 ) -> Array:
     """`Factorisation.project`."""
     xp = common_namespace(X=X)
+    tol, max_iter = positive_number("tol", tol), positive_integer("max_iter", max_iter)
     X = as_data("X", X, xp)
     losses = fit.loss.losses if isinstance(fit.loss, LossSum) else (fit.loss,)
     if tuple(X.shape[1:]) != fit.shape[1:]:

@@ -15,6 +15,7 @@ from wtfarray._arrays import (
     check_shape,
     common_namespace,
     instance_of,
+    positive_integer,
     positive_number,
     refuse_where,
     same_dtype,
@@ -94,7 +95,9 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
-    xp = common_namespace(X=X, Y=Y)
+    named = {"X": X, "Y": Y} if dual is None else {"X": X, "Y": Y, "dual": dual}
+    xp = common_namespace(**named)
+    max_iter = positive_integer("max_iter", max_iter)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
     problem = loss.bind(X)
     shape = tuple(X.shape)

@@ -49,7 +49,7 @@ class SourceTerm:
         # For every bin its place in the support, or the one after the last: a zero.
         places = xp.cumulative_sum(xp.astype(flat > 0, self._support.dtype)) - 1
         self._place = xp.where(flat > 0, places, self._support.shape[0])
-        self._memory = memory
+        self._memory = max(1, min(memory, self._x.shape[1] // 2))
         self._at_level = problem
         self.dual = xp.zeros_like(self._x)
         self.free = xp.zeros_like(problem.data)
@@ -69,7 +69,9 @@ class SourceTerm:
 
     def forget(self) -> None:
         """Drop the secants."""
-        self._secants = Secants(self._memory, self._x)
+        kernel = self._at_level.kernel
+        reach = 3.0 * kernel.largest_cost() / kernel.eps
+        self._secants = Secants(self._memory, self._x, reach)
         self._safe_back = self._safe_forth = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

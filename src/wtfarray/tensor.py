@@ -240,7 +240,7 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
     """
     Matricised tensor times Khatri-Rao product: Xi_k of a CP model with unit weights, (n_k, r).
 
-    The paper's Xi (Prop. 3) with a superdiagonal core; the sum over the half of the modes that does
+    The paper's Xi (Prop. 2) with a superdiagonal core; the sum over the half of the modes that does
     not hold ``mode`` is one matrix product, the rest is small.
     """
     xp = array_namespace(tensor)
@@ -329,7 +329,7 @@ def contract_but(tensor: Array, other: Array, mode: int) -> Array:
     """
     Contract all modes but one of two tensors that differ in that mode: (n_mode, r_mode).
 
-    With ``other = S x_{j != k} A_j`` this is the paper's Xi_k for a Tucker model (Prop. 3).
+    With ``other = S x_{j != k} A_j`` this is the paper's Xi_k for a Tucker model (Prop. 2).
     """
     xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
@@ -351,6 +351,12 @@ def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
     xp = array_namespace(a)
     return xp.vecdot(xp.reshape(a, (a.shape[0], -1)), xp.reshape(b, (b.shape[0], -1)), axis=-1)
+
+
+def largest(stack: Array) -> Array:
+    """The largest absolute value of each sample: (N, ...) to (N,)."""
+    xp = array_namespace(stack)
+    return xp.max(xp.abs(xp.reshape(stack, (stack.shape[0], -1))), axis=1)
 
 
 def spread(values: Array, like: Array) -> Array:

@@ -192,7 +192,12 @@ class TransportProblem:
         kept = xp.minimum(q, Y)
         missing = Y - kept
         share = xp.where(q > 0, (q - kept) / xp.where(q > 0, q, 1.0), 0.0)  # 1 - s
-        log_s = xp.log1p(-xp.where(kept > 0, share, 0.0))
+        slight = share < 0.5
+        log_s = xp.where(
+            slight | (kept <= 0),
+            xp.log1p(-xp.where(slight, share, 0.0)),
+            xp.log(xp.where(kept > 0, kept, 1.0)) - xp.log(xp.where(q > 0, q, 1.0)),
+        )
         log_share = xp.where(share > 0, xp.log(xp.where(share > 0, share, 1.0)), -math.inf)
         lost = xp.exp(log_a + self.kernel.log_apply(h + log_share))  # rr = a K(f (1 - s))
         m1, mR = per_sample(kept), per_sample(missing)
