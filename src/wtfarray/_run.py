@@ -115,11 +115,24 @@ def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
     with Bar(setup.kind, visible=plan.progress) as bar:
         journal = Journal(plan, bar)
         problem = _problem(setup, plan)
-        blocks, levels = _start(setup, plan, rng, journal, problem)
+        start = _start(setup, plan, rng, journal, problem)
+        blocks, reason = start.blocks, start.ended
         _check_mass(setup, problem, blocks, rng)
-        runner = _envelope if plan.solver == "envelope" else _descent
-        blocks, reason = runner(setup, plan, problem, blocks, levels, journal)
+        if reason is None:
+            runner = _envelope if plan.solver == "envelope" else _descent
+            blocks, reason = runner(setup, plan, problem, blocks, start.levels, journal)
         return _finish(setup, plan, problem, blocks, reason, journal)
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """Where a fit begins."""
+
+    blocks: list[Array]
+    levels: tuple[float, ...]
+    """Of smoothing, to go through from there."""
+    ended: str | None = None
+    """Why the fit is over already, if it is."""
 
 
 def _problem(setup: Setup, plan: Plan) -> Problem:
@@ -131,21 +144,26 @@ def _problem(setup: Setup, plan: Plan) -> Problem:
 
 def _start(
     setup: Setup, plan: Plan, rng: np.random.Generator, journal: Journal, problem: Problem
-) -> tuple[list[Array], tuple[float, ...]]:
-    """The first blocks, and the levels of smoothing to go through from there."""
+) -> _Start:
+    """The first blocks; on a fine grid those that a coarser one leads to."""
     named = plan.init is None or isinstance(plan.init, str)
     coarse = coarser(setup) if named and plan.solver == "envelope" else None
     if coarse is None:
         return _start_here(setup, plan, rng)
-    waiting = plan.checkpoint is not None and plan.checkpoint.path.exists()
-    if waiting:  # it holds more than the coarse grid could tell
-        return _start_here(setup, plan, rng)
+    if plan.checkpoint is not None and plan.checkpoint.path.exists():
+        # It holds more than the coarse grid could tell.
+        return _Start(_start_here(setup, plan, rng).blocks, (1.0,))
     below = _problem(coarse, plan)
-    blocks, levels = _start(coarse, plan, rng, journal, below)
-    objective = JointObjective(below, blocks)
+    start = _start(coarse, plan, rng, journal, below)
+    if start.ended is not None:
+        return _Start(refine(setup, start.blocks), (1.0,), start.ended)
+    objective = JointObjective(below, start.blocks)
+    x = objective.pack(start.blocks)
+    latest = [x]
 
     def report(progress: Progress, _: CurvaturePairs) -> bool:
         current = progress.current
+        latest[0] = current.point.x
         return journal.step(
             current.point.value,
             current.gap,
@@ -154,17 +172,17 @@ def _start(
             lambda: refine(setup, objective.blocks(current.point.x)),
         )
 
-    x, _ = minimise(
-        objective, objective.pack(blocks), levels, tol=1e-4, max_iter=100, report=report
-    )
+    try:
+        x, reason = minimise(objective, x, start.levels, tol=1e-4, max_iter=100, report=report)
+    except KeyboardInterrupt:
+        x, reason = latest[0], "interrupted"
     for term, old in zip(problem.terms, below.terms, strict=True):
         term.warm(refine_dual(old.free, tuple(term.free.shape)))
-    return refine(setup, objective.blocks(x)), (1.0,)
+    ended = reason if reason in ("reported", "interrupted") else None
+    return _Start(refine(setup, objective.blocks(x)), (1.0,), ended)
 
 
-def _start_here(
-    setup: Setup, plan: Plan, rng: np.random.Generator
-) -> tuple[list[Array], tuple[float, ...]]:
+def _start_here(setup: Setup, plan: Plan, rng: np.random.Generator) -> _Start:
     """The first blocks on the grid itself."""
     X, init = setup.X, plan.init
     xp = array_namespace(X)
@@ -191,7 +209,7 @@ def _start_here(
             feasible(b, c) if k in setup.free else b
             for k, (b, c) in enumerate(zip(given, setup.constraints, strict=True))
         ]
-    return blocks, _affordable(setup, levels)
+    return _Start(blocks, _affordable(setup, levels))
 
 
 def _affordable(setup: Setup, levels: tuple[float, ...]) -> tuple[float, ...]:
@@ -387,8 +405,9 @@ def _finish(
 
 
 def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
+    steps = "three steps" if plan.solver == "envelope" else "a sweep"
     why = {
-        "tolerance": f"the objective fell by less than tol = {plan.tol:g} in three steps",
+        "tolerance": f"the objective fell by less than tol = {plan.tol:g} in {steps}",
         "stuck": "no further decrease could be found",
         "iterations": f"stopped after max_iter = {plan.max_iter}: increase it or loosen `tol`",
         "reported": "stopped by the callback",

@@ -12,7 +12,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays import (
-    as_nonnegative,
+    as_data,
     axis_index,
     check_shape,
     common_namespace,
@@ -168,7 +168,7 @@ def cp_dual(
     X : array (n_0, ..., n_{d-1})
         Non-negative data.
     factors : sequence of arrays (n_k, r)
-        All factors; the one that is sought gives only its shape.
+        All factors; of the one that is sought only the shape matters.
     block : int or "weights"
         Which factor is sought, or the weights of the components.
     loss : Loss
@@ -225,7 +225,7 @@ def tucker_dual(
     core : array (r_0, ..., r_{d-1})
         The core.
     factors : sequence of arrays (n_k, r_k)
-        All factors; the block that is sought gives only its shape.
+        All factors; of the block that is sought only the shape matters.
     block : int or "core"
         Which factor is sought, or the core.
     loss : Loss
@@ -281,7 +281,7 @@ def _block_data(name: str, block: Array, bound: BoundLoss) -> Array:
     """Refuse a block that is no non-negative array of the data's library and dtype."""
     common_namespace(X=bound.data, **{name: block})
     same_dtype(name, block, "X", bound.data)
-    return as_nonnegative(name, block, array_namespace(block))
+    return as_data(name, block, array_namespace(block))
 
 
 def _factor_index(block: object, modes: int, other: str) -> int:

@@ -257,16 +257,7 @@ def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:
         raise ValueError(msg)
     checkpoint = None
     if path is not None:
-        same = (
-            setup.kind,
-            rank,
-            loss,
-            setup.rho,
-            setup.constraints,
-            setup.free,
-            options.get("rng"),
-        )
-        checkpoint = Checkpoint(path, setup.X, same)
+        checkpoint = _checkpoint(path, setup, init, options.get("rng"))
     return Plan(
         loss=loss,
         init=init,

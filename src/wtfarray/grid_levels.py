@@ -24,12 +24,13 @@ def coarser(setup: Setup) -> Setup | None:
     It does if every cost is that of a regular grid, and a step on the coarser grid costs no more
     than eps: what is lost is then below the smoothing.
     """
-    if setup.kind == "nmf" or not setup.losses:
+    if setup.kind == "nmf":
         return None
     shape = tuple(setup.X.shape)
-    modes = {mode for loss in setup.losses for mode in _grid_modes(loss, shape)}
-    if not modes:
+    found = [_grid_modes(loss, shape) for loss in setup.losses]
+    if not all(found):
         return None
+    modes = {mode for some in found for mode in some}
     xp = array_namespace(setup.X)
     X = setup.X
     for mode in modes:
@@ -89,6 +90,7 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _coarser_loss(loss: Loss) -> Loss:
+    """The loss on every second point; `_grid_modes` has found that it has points to spare."""
     if not isinstance(loss, Wasserstein):
         return loss
     costs = [cost[::2, ::2] for cost in loss.costs]

@@ -77,8 +77,8 @@ class Sinkhorn:
         self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
         # More pairs than unknowns would only fit the rounding.
         self._memory = max(1, min(memory, math.prod(g.shape[1:]) // 2))
-        # Potentials vary by no more than the cost does.
-        self._reach = 3.0 * problem.kernel.largest_cost()
+        # Potentials vary no more than the cost, and lam times the logarithm of what is off.
+        self._reach = 3.0 * problem.kernel.largest_cost() + (0.0 if math.isinf(lam) else 20.0 * lam)
         self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
         self._ahead: Array | None = None

@@ -138,7 +138,9 @@ class Wasserstein:
             check_cost(f"costs[{k}]", cost)
         groups = None
         if modes is not None:
-            instance_of("modes", modes, Sequence, "one mode or tuple of modes for each cost")
+            if not isinstance(modes, Sequence):
+                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"
+                raise TypeError(msg)
             groups = tuple(tuple(m) if isinstance(m, Sequence) else (m,) for m in modes)
             if len(groups) != len(matrices) or not all(groups):
                 msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"
