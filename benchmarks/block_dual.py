@@ -3,11 +3,12 @@ What one value-and-gradient of a block dual costs, in units of the bare kernel p
 
 usage: python benchmarks/block_dual.py [numpy] [torch]
 
-Prints, for 200x32x32 (rank 50) and 128^3 (rank 3) in float64: the time of one evaluation divided by
-that of two applications of K on the same arrays, the peak memory in arrays of the size of X, and how
-much faster the separable kernel is than the dense one.
+Prints, for 200x32x32 (rank 50) and 128^3 (rank 3) in float64: the time of one evaluation divided
+by that of two applications of K on the same arrays, the peak memory in arrays of the size of X, and
+how much faster the separable kernel is than the dense one.
 """
 
+import importlib
 import sys
 import time
 import tracemalloc
@@ -60,30 +61,34 @@ def memory(dual: wtf.BlockDual, g: Array) -> float:
     return peak / g.nbytes
 
 
+def measure(backend: str, name: str, xp: Namespace) -> None:
+    """One line a case."""
+    dual, g = problem(name, xp)
+    kernel, f = dual.bound.kernel, xp.exp(g)
+    bare = best(lambda: kernel.apply_adjoint(kernel.apply(f)))
+    full = best(lambda: dual.value_and_gradient(g))
+    line = f"{backend:6s} {name:10s} bare {bare * 1e3:7.2f} ms  dual {full * 1e3:7.2f} ms"
+    line += f"  ratio {full / bare:.2f}"
+    if backend == "numpy":
+        line += f"  memory {memory(dual, g):.1f} arrays"
+    print(line, flush=True)
+    if name == "200x32x32":
+        rows, columns = kernel.matrices
+        dense = (rows[:, None, :, None] * columns[None, :, None, :]).reshape(1024, 1024)
+        flat = f.reshape(200, 1024)
+        slow = best(lambda: flat @ dense.T)
+        fast = best(lambda: kernel.apply(f))
+        print(
+            f"{backend:6s} {name:10s} separable kernel {slow / fast:.1f}x as fast as the dense one"
+        )
+
+
 def main(names: list[str]) -> None:
     """Run every case on every backend asked for."""
     for backend in names:
-        if backend == "torch":
-            import torch as xp
-        else:
-            xp = np
+        xp = importlib.import_module(backend)
         for name in ("200x32x32", "128^3"):
-            dual, g = problem(name, xp)
-            kernel, f = dual.bound.kernel, xp.exp(g)
-            bare = best(lambda: kernel.apply_adjoint(kernel.apply(f)))
-            full = best(lambda: dual.value_and_gradient(g))
-            line = f"{backend:6s} {name:10s} bare {bare * 1e3:7.2f} ms  dual {full * 1e3:7.2f} ms"
-            line += f"  ratio {full / bare:.2f}"
-            if backend == "numpy":
-                line += f"  memory {memory(dual, g):.1f} arrays"
-            print(line, flush=True)
-            if name == "200x32x32":
-                rows, columns = kernel.matrices
-                dense = (rows[:, None, :, None] * columns[None, :, None, :]).reshape(1024, 1024)
-                flat = f.reshape(200, 1024)
-                slow = best(lambda: flat @ dense.T)
-                fast = best(lambda: kernel.apply(f))
-                print(f"{backend:6s} {name:10s} separable kernel {slow / fast:.1f}x the dense one")
+            measure(backend, name, xp)
 
 
 if __name__ == "__main__":

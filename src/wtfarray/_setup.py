@@ -198,6 +198,8 @@ def given_blocks(setup: Setup, init: Any) -> list[Array]:
         raise ValueError(msg)
     blocks = [_block(setup, k, f"init[{k}]", factor) for k, factor in enumerate(factors)]
     if len(setup.shapes) == setup.modes:
+        if head is not None:  # weights that are not learned go into the first factor
+            blocks[0] = blocks[0] * _block(setup, setup.modes, "init[0]", head)
         return blocks
     xp = array_namespace(setup.X)
     shape = setup.shapes[-1]
@@ -211,5 +213,6 @@ def _block(setup: Setup, k: int, name: str, array: Array) -> Array:
     xp = array_namespace(setup.X)
     common_namespace(**{name: array})
     array = follow(name, array, xp, setup.X.dtype, device_of(setup.X))
-    check_shape(name, array, setup.shapes[k])
+    rank = setup.shapes[0][1:]
+    check_shape(name, array, setup.shapes[k] if k < len(setup.shapes) else rank)
     return as_nonnegative(name, array, xp)

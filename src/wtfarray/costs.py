@@ -180,8 +180,8 @@ def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
     return _positive_scale(statistic, scale)
 
 
-def check_cost(name: str, cost: Array) -> None:
-    """Refuse a cost that is not a square matrix of non-negative numbers; inf is no transport."""
+def check_cost(name: str, cost: Array) -> Array:
+    """Return a square matrix of non-negative numbers, or inf for no transport; refuse others."""
     xp = common_namespace(**{name: cost})
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.shape[0] == 0:
         msg = f"{name} has shape {tuple(cost.shape)}: expected a square matrix"
@@ -194,6 +194,7 @@ def check_cost(name: str, cost: Array) -> None:
         row = int(xp.argmax(xp.astype(stuck, xp.int64)))
         msg = f"{name} is inf along the whole of row {row}: expected a finite entry in every row"
         raise ValueError(msg)
+    return cost
 
 
 def place_cost(name: str, cost: Array, xp: Namespace, like: Array) -> Array:

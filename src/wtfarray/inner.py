@@ -15,7 +15,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.legendre import dual_of_free, largest_exponent
+from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import Marginal, TransportProblem
 
@@ -128,6 +128,7 @@ class Sinkhorn:
             plain = g + residual
             yield Iterate(g, marginal, shift, shrunk, ratio, step, residual, size)
             g = self.g
+            del marginal, shrunk, ratio, residual, step, phi  # or two generations would be held
 
     def _marginal(self, g: Array, live: Array | None, filled: Array) -> Marginal:
         xp = array_namespace(g)
@@ -144,13 +145,16 @@ class Sinkhorn:
         """The best constant to add to g in each sample: it is known, for q does not feel it."""
         xp = array_namespace(g)
         lam, mass = self.problem.lam, self.problem.mass
-        cap = largest_exponent(g.dtype, xp)
-        shrunk = Y * xp.exp(xp.minimum(g * (-1.0 / lam), cap))
+        axes = tuple(range(1, g.ndim))
         if live is not None:
-            shrunk = xp.where(live, shrunk, 0.0)
+            g = xp.where(live, g, math.inf)
+        low = xp.min(g, axis=axes, keepdims=True)
+        low = xp.where(low < math.inf, low, 0.0)
+        shrunk = Y * xp.exp((low - g) * (1.0 / lam))
         total = per_sample(shrunk)
         total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
-        return xp.log(total) * lam, shrunk / spread(total, shrunk)
+        shift = xp.log(total) * lam - xp.reshape(low, (-1,))
+        return xp.where(mass > 0, shift, 0.0), shrunk / spread(total, shrunk)
 
     @staticmethod
     def _growth(rest: Array, before: Array | None) -> tuple[Array, Array]:
@@ -190,13 +194,16 @@ def solve_to_gap(
     # Balanced: eps KL(q|Y), the order of the value's error; the rounded gap is larger.
     factor = problem.kernel.eps if problem.conserves_mass else problem.lam
     limit, check = math.inf, math.inf
-    for n, point in enumerate(solver.iterates(Y), start=1):
-        size = float(xp.sum(point.gap_bound(factor)))
+    points = solver.iterates(Y)
+    for n in range(1, max_iter + 1):
+        point = next(points)
+        g, size = point.g, float(xp.sum(point.gap_bound(factor)))
+        del point  # what it holds is not needed while the next one is computed
         if size <= min(limit, check) or n % 100 == 0 or n == max_iter:
-            values, gaps, _ = solver.bounds(Y, point.g)
+            values, gaps, _ = solver.bounds(Y, g)
             gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
             if gap <= limit or n == max_iter:
-                return point.g, n
+                return g, n
             # The rounded gap falls like the root of the size: look again when it should do.
             check = size * min(0.5, (limit / gap) ** 2)
     raise AssertionError  # the iterates do not end

@@ -134,8 +134,7 @@ class Wasserstein:
         if not matrices:
             msg = "costs is empty: expected one cost for each transported mode"
             raise ValueError(msg)
-        for k, cost in enumerate(matrices):
-            check_cost(f"costs[{k}]", cost)
+        matrices = tuple(check_cost(f"costs[{k}]", cost) for k, cost in enumerate(matrices))
         groups = None
         if modes is not None:
             if not isinstance(modes, Sequence):

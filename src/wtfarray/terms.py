@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -116,13 +117,14 @@ class TransportTerm:
         before = solver.evaluations
         problem = solver.problem
         mass = float(xp.sum(problem.mass))
-        done = False
-        for n, point in enumerate(solver.iterates(Y), start=1):
+        done, n, error = False, 0, math.inf
+        points = solver.iterates(Y)
+        while not done and n < max_iter:
+            n, point = n + 1, None  # what it holds is not needed while the next one is computed
+            point = next(points)
             error, size = self._progress(k, point)
             # The estimate holds near the solution only, and is too good after a predicted step.
             done = n > 1 and error <= tolerance and size <= 0.1 * mass
-            if done or n == max_iter:
-                break
         self.evaluations += solver.evaluations - before
         u, _ = dual_of_free(point.g, problem.lam, xp)
         values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift

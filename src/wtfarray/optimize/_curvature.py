@@ -75,7 +75,7 @@ class CurvaturePairs:
         step_square, change_square = self._gram[step, step], self._gram[change, change]
         curvature = float(self._gram[step, change])
         # False for NaN as well. Below this the sign of the curvature is rounding.
-        if curvature > self._eps * math.sqrt(step_square * change_square):
+        if change_square > 0 and curvature > self._eps * math.sqrt(step_square * change_square):
             self._used.append(slot)
             self._scale = curvature / float(change_square)
         else:

@@ -1,0 +1,418 @@
+"""
+How fast and in how much memory whole fits run; benchmarks/README.md says what each command shows.
+
+usage: python benchmarks/fits.py {images,faces,three-mode,scaling,memory} [options]
+"""
+
+import argparse
+import importlib
+import inspect
+import io
+import itertools
+import math
+import sys
+import time
+import tracemalloc
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+import wtfarray as wtf
+from wtfarray import envelope, inner, source
+from wtfarray._typing import Array
+
+BUMPS = ((0.0, 0.3, 0.15, 0.05), (0.5, 0.2, 0.15, 0.1), (-0.5, 0.15, 0.15, 0.15))
+"""Centre, width and jitter along both axes of what the stacked images show."""
+SAMPLES = ("rows", "columns", "columns")
+
+
+class EnoughError(Exception):
+    """Raised by a callback that has seen what it wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a fit, or one block of the reference."""
+
+    name: str
+    seconds: float
+    objective: float
+    factors: list[Array]
+
+
+def stacked_images(samples: int) -> Array:
+    """The paper's second experiment: three separable bumps, their centres jittered."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(-1, 1, 32)
+    images = []
+    for _ in range(samples):
+        image = np.zeros((32, 32))
+        for centre, width, *jitter in BUMPS:
+            a, b = (np.exp(-(((x - centre + r * rng.normal()) / width) ** 2)) for r in jitter)
+            image += np.outer(a, b)
+        images.append(image / image.sum())
+    return np.stack(images)
+
+
+def random_factors(shape: Sequence[int], rank: int) -> list[Array]:
+    """Uniform factors: rows of the first and columns of the others sum to one."""
+    rng = np.random.default_rng(0)
+    factors = [rng.random((n, rank)) for n in shape]
+    return [a / a.sum(1 if k == 0 else 0, keepdims=True) for k, a in enumerate(factors)]
+
+
+def convert(array: Array, backend: str) -> Array:
+    """A NumPy array in the library asked for."""
+    return array if backend == "numpy" else importlib.import_module(backend).asarray(array)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A fit that is stopped warns that it has not converged: here that is intended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def exact(X: Array, factors: Sequence[Array], loss: wtf.Wasserstein, rho: float) -> float:
+    """The objective of given factors, the inner problem solved anew to a certified 1e-6."""
+    entropies = sum(float(wtf.entropy(a)[0]) for a in factors)
+    value = wtf.wasserstein(X, wtf.cp_to_tensor(factors), loss).value
+    return float(value) + rho * entropies
+
+
+def passed(
+    steps: Sequence[Step], level: float, X: Array, loss: wtf.Wasserstein, rho: float
+) -> Step | None:
+    """The first step at or below a level: the estimate proposes it, the certified value decides."""
+    near = (step for step in steps if step.objective <= level)
+    certified = (replace(step, objective=exact(X, step.factors, loss, rho)) for step in near)
+    return next((step for step in certified if step.objective <= level), None)
+
+
+def row(name: str, step: Step | None) -> str:
+    """A line of a table."""
+    if step is None:
+        return f"{name:50s} {'never':>9s}"
+    return f"{name:50s} {step.seconds:9.2f} {step.objective:10.5f}"
+
+
+def images(arguments: argparse.Namespace) -> None:
+    """Time to given objectives on the stacked images, and to the reference's best one."""
+    X, rank, rho = stacked_images(100), 3, 0.01
+    loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=0.01, lam=25.0)
+    start = random_factors(X.shape, rank)
+    levels = {"-10.048": -10.048, "-10.08": -10.08}
+    theirs = None
+    if arguments.reference is not None:
+        print(f"{'reference':18s} {'seconds':>9s} {'J':>10s}")
+        steps = []
+        for name, seconds, factors in reference(arguments, X, start, loss, rho):
+            steps.append(Step(name, seconds, exact(X, factors, loss, rho), factors))
+            print(f"{name:18s} {seconds:9.2f} {steps[-1].objective:10.5f}", flush=True)
+        if steps:
+            theirs = min(steps, key=lambda step: step.objective)
+            levels[f"{theirs.objective:.5f} (the reference's best)"] = theirs.objective
+        print()
+    ours, fit, total = trace(
+        convert(X, arguments.backend),
+        rank,
+        loss,
+        rho=rho,
+        init=[convert(a, arguments.backend) for a in start],
+    )
+    print(f"{'wtfarray, ' + arguments.backend:50s} {'seconds':>9s} {'J':>10s}")
+    for name, level in levels.items():
+        found = passed(ours, level, X, loss, rho)
+        print(row(f"certified J below {name}", found), flush=True)
+    print(row(end(fit), Step("", total, fit.objective, [])))
+    if theirs is not None and found is not None:
+        ratio = theirs.seconds / found.seconds
+        print(f"\nreference {theirs.seconds:.2f} s / wtfarray {found.seconds:.2f} s = {ratio:.1f}")
+
+
+def end(fit: wtf.Factorisation) -> str:
+    """How a fit ended, for a table."""
+    return f"{'' if fit.converged else 'not '}converged, gap {fit.gap:.1e}"
+
+
+def trace(
+    X: Array,
+    rank: int,
+    loss: wtf.Wasserstein,
+    watch: Callable[[Step], bool] = lambda _: False,
+    **options: object,
+) -> tuple[list[Step], wtf.Factorisation, float]:
+    """Fit: the steps at the final smoothing, the result, and all seconds."""
+    steps = []
+    begin = time.perf_counter()
+
+    def keep(state: wtf.FitState) -> bool:
+        if state.level != 1.0:
+            return False
+        seconds = time.perf_counter() - begin
+        steps.append(Step(str(state.n_iter), seconds, state.objective, state.blocks()))
+        return watch(steps[-1])
+
+    with quiet():
+        fit = wtf.cp(X, rank, loss, constraints=SAMPLES, callback=keep, **options)
+    total = time.perf_counter() - begin
+    return [replace(s, factors=[np.asarray(a) for a in s.factors]) for s in steps], fit, total
+
+
+def reference(
+    arguments: argparse.Namespace,
+    X: Array,
+    start: Sequence[Array],
+    loss: wtf.Wasserstein,
+    rho: float,
+) -> Iterator[tuple[str, float, list[Array]]]:
+    """
+    Run the paper's code as its notebook for stacked images does, semi-unbalanced.
+
+    Yields the name, the seconds so far and the factors after every block; what the caller does
+    between two blocks is not timed. Ends early where a factor is no longer finite.
+    """
+    import torch
+
+    paper = import_reference(arguments.reference)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        rows, columns = loss.costs
+        cost = rows[:, None, :, None] + columns[None, :, None, :]
+        cost = torch.asarray(cost.reshape(X[0].size, X[0].size))
+        data, factors = torch.asarray(X), [torch.asarray(a) for a in start]
+        rank = factors[0].shape[1]
+        core = torch.zeros((rank,) * 3)
+        core[range(rank), range(rank), range(rank)] = 1.0
+        settings = [np.full(3, value) for value in (rho, loss.eps, loss.lam)]
+        options, seconds = {"ot_mode": "slice", "unbal": True}, 0.0
+        for sweep in range(1, arguments.sweeps + 1):
+            for k, norm in enumerate(("row", "col", "col")):
+                begin = time.perf_counter()
+                block = paper.FactorsModel(
+                    data, k, [cost], core, factors, *settings, norm=norm, **options
+                )
+                with redirect_stdout(io.StringIO()):
+                    paper.solve(block, lr=1.0, tol=1e-2, max_iter=100, mode="lbfgs")
+                factors[k] = block.compute_primal_variable().detach()
+                seconds += time.perf_counter() - begin
+                name = f"sweep {sweep}, mode {k}"
+                if not bool(torch.isfinite(factors[k]).all()):
+                    print(f"{name:18s} {seconds:9.2f}  not finite: the reference ends here")
+                    return
+                yield name, seconds, [a.numpy() for a in factors]
+    finally:
+        torch.set_default_dtype(before)
+
+
+def import_reference(checkout: Path) -> types.ModuleType:
+    """The paper's module; it imports a part of TensorLy that it does not use."""
+    try:
+        importlib.import_module("tensorly.contrib.sparse")
+    except ImportError:
+        stub = types.ModuleType("tensorly.contrib.sparse")
+        stub.tensor = None
+        sys.modules[stub.__name__] = stub
+    sys.path.insert(0, str(checkout / "src"))
+    return importlib.import_module("wtf")
+
+
+def faces(arguments: argparse.Namespace) -> None:
+    """The objective against time on the Olivetti faces."""
+    stored = np.load(arguments.data / "olivetti.npz")["images"]
+    split = np.load(arguments.data / "paper_faces_splits.npz")["train_idx"][0]
+    X = stored[split, ::2, ::2].astype(np.float64)
+    X /= X.sum((1, 2), keepdims=True)
+    loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=1e-3, lam=10.0)
+    rho, mark = 0.005 / arguments.rank, 0.0
+    print(f"{'seconds':>9s} {'step':>6s} {'J (estimate)':>13s}")
+
+    def watch(step: Step) -> bool:
+        nonlocal mark
+        stop = step.seconds > arguments.seconds
+        if step.seconds >= mark or stop:
+            mark = step.seconds + arguments.seconds / 13
+            print(f"{step.seconds:9.1f} {step.name:>6s} {step.objective:13.5f}", flush=True)
+        return stop
+
+    steps, fit, total = trace(
+        convert(X, arguments.backend),
+        arguments.rank,
+        loss,
+        watch,
+        rho=rho,
+        rng=0,
+        max_iter=100_000,
+    )
+    print()
+    print(f"{'wtfarray, ' + arguments.backend:50s} {'seconds':>9s} {'J':>10s}")
+    for level in (-1.70, -1.73):
+        print(row(f"certified J below {level:.2f}", passed(steps, level, X, loss, rho)), flush=True)
+    print(row(end(fit), Step("", total, fit.objective, [])))
+    print(fit.message)
+
+
+def three_mode(arguments: argparse.Namespace) -> None:
+    """Seconds and error of the atoms on the paper's sampled 128^3 tensor."""
+    stored = np.load(arguments.data / "three_mode.npz")
+    X = np.zeros(stored["shape"])
+    X[tuple(stored["indices"].T)] = stored["values"]
+    loss = wtf.Wasserstein([stored["C"]] * 3, eps=0.01, lam=25.0)
+    begin = time.perf_counter()
+    with quiet():
+        fit = wtf.cp(
+            convert(X, arguments.backend),
+            3,
+            loss,
+            rho=2.5e-3,
+            constraints=("columns",) * 3,
+            weights="fixed",
+            rng=0,
+        )
+    seconds = time.perf_counter() - begin
+    truth = [stored[f"true_{name}"] for name in ("alpha", "beta", "gamma")]
+    ours = atom_error([np.asarray(a) for a in fit.factors], truth)
+    swift = atom_error([stored[f"swift_A{k}"] for k in range(3)], truth)
+    print(f"{'':18s} {'seconds':>9s} {'mean total variation of the atoms':>36s}")
+    print(f"{'wtfarray, ' + arguments.backend:18s} {seconds:9.1f} {ours:36.4f}")
+    print(f"{'SWIFT, stored':18s} {'':9s} {swift:36.4f}")
+    print(f"\nJ {fit.objective:.5f}, gap {fit.gap:.1e}; {fit.message}")
+
+
+def atom_error(factors: Sequence[Array], truth: Sequence[Array]) -> float:
+    """Mean total variation between atoms and true ones, in the best order of the components."""
+    found, true = np.concat(factors), np.concat(truth)
+    orders = itertools.permutations(range(true.shape[1]))
+    errors = [0.5 * np.abs(found[:, list(order)] - true).sum() for order in orders]
+    return float(min(errors)) / (len(truth) * true.shape[1])
+
+
+def scaling(arguments: argparse.Namespace) -> None:
+    """Time of an evaluation against the number of samples."""
+    counts = [100, 200, 400, 800, 1600]
+    every = stacked_images(counts[-1])
+    times = []
+    print(f"{'samples':>8s} {'ms/evaluation':>14s} {'us/sample':>10s}")
+    for n in counts:
+        X = convert(every[:n], arguments.backend)
+        times.append(min(per_evaluation(X, arguments.steps) for _ in range(arguments.repeats)))
+        print(f"{n:8d} {times[-1] * 1e3:14.2f} {times[-1] * 1e6 / n:10.1f}", flush=True)
+    slope = np.polyfit(np.log(counts), np.log(times), 1)[0]
+    print(f"\nslope of log time against log samples {slope:.3f}")
+
+
+def per_evaluation(X: Array, steps: int) -> float:
+    """Seconds an evaluation of the inner problem, all that the outer steps cost included."""
+    loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=0.01, lam=25.0)
+    marks = []
+
+    def count(state: wtf.FitState) -> None:
+        marks.append((time.perf_counter(), state.evaluations))
+        if len(marks) > steps:
+            raise EnoughError
+
+    backend = "numpy" if isinstance(X, np.ndarray) else "torch"
+    start = [convert(a, backend) for a in random_factors(X.shape, 3)]
+    with suppress(EnoughError):
+        wtf.cp(X, 3, loss, rho=0.01, init=start, constraints=SAMPLES, callback=count)
+    (first, before), (last, after) = marks[0], marks[-1]
+    return (last - first) / (after - before)
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    """Peak memory of a fit, in arrays of the size of X."""
+    rng = np.random.default_rng(0)
+    dense = rng.random((200, 32, 32))
+    dense /= dense.sum((1, 2), keepdims=True)
+    sparse = np.zeros((128, 128, 128))
+    centres = rng.normal(64, 16, (1315, 3)).astype(int).clip(0, 127)
+    sparse[tuple(centres.T)] = 1.0
+    sparse /= sparse.sum()
+    cases = (
+        ("200x32x32, rank 50", dense, 50, None),
+        ("200x32x32, rank 50, batch 25", dense, 50, 25),
+        ("128^3 sparse, rank 3", sparse, 3, None),
+    )
+    print("arrays of the size of X, beyond X itself")
+    print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
+    full, on_support = default_memory(inner.Sinkhorn), default_memory(source.SourceTerm)
+    for name, X, rank, batch in cases:
+        peak = peak_memory(X, rank, batch, arguments.steps)
+        if X is sparse:
+            secants = 2 * on_support * np.count_nonzero(X) / X.size
+        else:
+            secants = 2 * full * min(1.0, (batch or X.shape[0]) / X.shape[0])
+        pairs = 2 * envelope.MEMORY * rank * sum(X.shape) / X.size
+        rest = peak - secants - pairs
+        print(f"{name:30s} {peak:7.1f} {secants:9.2f} {pairs:8.2f} {rest:7.1f}", flush=True)
+    print(f"\nsecants: {full} pairs of the inner problem, those of one batch at a time;")
+    print(f"{on_support} pairs on the support where X is sparse")
+    print(f"L-BFGS: {envelope.MEMORY} pairs of all factors")
+
+
+def default_memory(solver: type) -> int:
+    """How many secant pairs an inner solver keeps."""
+    return inspect.signature(solver).parameters["memory"].default
+
+
+def peak_memory(X: Array, rank: int, batch: int | None, steps: int) -> float:
+    """Peak of a fit that ends after some steps on the grid of X, in arrays of the size of X."""
+    stacked = X.shape[0] != X.shape[1]
+    costs = wtf.grid_cost(*X.shape[1:] if stacked else X.shape)
+    loss = wtf.Wasserstein(costs, eps=0.01, lam=25.0)
+    left = itertools.count(1)
+
+    def stop(state: wtf.FitState) -> bool:
+        return math.isfinite(state.level) and next(left) >= steps
+
+    tracemalloc.start()
+    with quiet():
+        constraints = SAMPLES if stacked else ("columns",) * 3
+        options = {"rho": 2.5e-3, "rng": 0, "constraints": constraints, "batch": batch}
+        wtf.cp(X, rank, loss, callback=stop, **options)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / X.nbytes
+
+
+def main() -> None:
+    """Read the command line and run one benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=run.__doc__)
+        added.set_defaults(run=run)
+        if name != "memory":
+            added.add_argument("--backend", choices=("numpy", "torch"), default="numpy")
+        if name in {"faces", "three-mode"}:
+            added.add_argument("--data", type=Path, required=True, help="folder of the npz files")
+        return added
+
+    added = command("images", images)
+    added.add_argument("--reference", type=Path, help="a checkout of the paper's code")
+    added.add_argument("--sweeps", type=int, default=5, help="of the reference")
+    added = command("faces", faces)
+    added.add_argument("--rank", type=int, default=50)
+    added.add_argument("--seconds", type=float, default=130.0)
+    command("three-mode", three_mode)
+    added = command("scaling", scaling)
+    added.add_argument("--steps", type=int, default=10)
+    added.add_argument("--repeats", type=int, default=3)
+    added = command("memory", memory)
+    added.add_argument("--steps", type=int, default=5)
+    arguments = parser.parse_args()
+    print("$ python benchmarks/fits.py", *sys.argv[1:], flush=True)
+    print()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
