@@ -59,7 +59,10 @@ def tests(session: nox.Session, backend: str) -> None:
         extra = "cuda12"
     install(session, extra=extra, group="test")
     # The arrays of the tests are small: threads would only wait for each other.
-    session.run("pytest", "--backend", backend, *session.posargs, env={"OMP_NUM_THREADS": "1"})
+    session.run(
+        *("pytest", "--numprocesses", "2", "--backend", backend, *session.posargs),
+        env={"OMP_NUM_THREADS": "1"},
+    )
 
 
 @nox.session

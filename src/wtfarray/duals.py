@@ -25,9 +25,9 @@ from wtfarray.legendre import (
     Constraint,
     check_constraint,
     conjugate_of_entropy,
-    dual_of_free,
     kl_divergence,
     largest_exponent,
+    shrinkage,
 )
 from wtfarray.losses import BoundLoss, Loss
 from wtfarray.models import Block, core_block, cp_block, cp_weights_block, tucker_block
@@ -107,13 +107,18 @@ class BlockDual:
     def _entropy_part(self, g: Array) -> tuple[Array, Array, Array | None]:
         """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""
         xp = array_namespace(g)
-        u, slope = dual_of_free(g, self.bound.lam, xp)
+        lam = self.bound.lam
+        u, slope, scale = g, None, 1.0
+        if not math.isinf(lam):
+            # -lam is left to the adjoint, which is smaller.
+            u, scale = shrinkage(g, lam, xp), -lam
+            slope = u + 1.0
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
-        value, factor = conjugate_of_entropy(xi * (-1.0 / self.rho), self.constraint, xp)
+        value, factor = conjugate_of_entropy(xi * (-scale / self.rho), self.constraint, xp)
         if slope is not None:
-            out = xp.min(g) < -self.bound.lam * largest_exponent(g.dtype, xp)
+            out = xp.min(g) < -lam * largest_exponent(g.dtype, xp)
             value = xp.where(out, math.inf, value)
         return value * self.rho, factor, slope
 

@@ -141,6 +141,12 @@ def kl_divergence(a: Array, b: Array, xp: Namespace) -> Array:
     return xp.where(both, entry, xp.where(a > 0, math.inf, b))
 
 
+def shrinkage(g: Array, lam: float, xp: Namespace) -> Array:
+    """``expm1(-g/lam)``: the dual variable is ``-lam`` times this, its derivative 1 plus this."""
+    cap = largest_exponent(g.dtype, xp)  # whoever uses it must refuse a g below -cap lam
+    return xp.expm1(xp.minimum(g * (-1.0 / lam), cap))
+
+
 def dual_of_free(g: Array, lam: float, xp: Namespace) -> tuple[Array, Array | None]:
     """
     The paper's dual variable ``u = -lam expm1(-g/lam)`` and ``du/dg = exp(-g/lam)``.
@@ -150,8 +156,7 @@ def dual_of_free(g: Array, lam: float, xp: Namespace) -> tuple[Array, Array | No
     """
     if math.isinf(lam):
         return g, None
-    cap = largest_exponent(g.dtype, xp)  # whoever uses u must refuse a g below -cap lam
-    shrink = xp.expm1(xp.minimum(g * (-1.0 / lam), cap))
+    shrink = shrinkage(g, lam, xp)
     return shrink * (-lam), shrink + 1.0
 
 

@@ -120,7 +120,7 @@ class TransportTerm:
         done, n, error = False, 0, math.inf
         points = solver.iterates(Y)
         while not done and n < max_iter:
-            n, point = n + 1, None  # what it holds is not needed while the next one is computed
+            n += 1
             point = next(points)
             error, size = self._progress(k, point)
             # The estimate holds near the solution only, and is too good after a predicted step.
