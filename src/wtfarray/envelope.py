@@ -74,7 +74,9 @@ def minimise(
                 pairs = new_pairs(first.point)
             else:
                 pairs.renew(first.point)
-            progress = Progress(number, 0, first, math.inf, 1.0, 0, 0)
+            # Slopes at a new level say little: expect what is left to gain to be small.
+            expected = 5e-3 * abs(first.point.value) if number else math.inf
+            progress = Progress(number, 0, first, expected, 1.0, 0, 0)
         # A coarse level only has to bring the blocks near: loosely, and not for long.
         goal, limit = (tol, max_iter) if last else (1e-3, 40)
         reason = "iterations"
