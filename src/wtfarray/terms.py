@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
@@ -116,27 +115,29 @@ class TransportTerm:
         solver = self._solver(k)
         before = solver.evaluations
         problem = solver.problem
-        mass = float(xp.sum(problem.mass))
-        done, n, error = False, 0, math.inf
-        points = solver.iterates(Y)
-        while not done and n < max_iter:
-            n += 1
-            point = next(points)
-            error, size = self._progress(k, point)
-            # The estimate holds near the solution only, and is too good after a predicted step.
-            done = n > 1 and error <= tolerance and size <= 0.1 * mass
+        point, error, done = self._iterate(k, solver.iterates(Y), tolerance, max_iter)
         self.evaluations += solver.evaluations - before
         u, _ = dual_of_free(point.g, problem.lam, xp)
         values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
         gaps = point.decrement() if problem.conserves_mass else point.gap_bound(problem.lam)
         return _Part(solver.g, u, values, gaps, error, done)
 
-    def _progress(self, k: int, point: Iterate) -> tuple[float, float]:
-        """Estimated error of a batch, and how far its marginals are off."""
-        xp = array_namespace(point.g)
-        sums = [self._sum(point.decrement(), k), xp.sum(point.size)]
-        error, size = to_host(xp.stack(sums)).tolist()
-        return error, size
+    def _iterate(
+        self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
+    ) -> tuple[Iterate, float, bool]:
+        """The first iterate of a batch that is good enough, or the last, and its error."""
+        xp = array_namespace(self.dual)
+        mass = float(xp.sum(self.problem.mass[self._slices[k]]))
+        n = 0
+        while True:
+            n, point = n + 1, next(points)
+            sums = [self._sum(point.decrement(), k), xp.sum(point.size)]
+            error, size = to_host(xp.stack(sums)).tolist()
+            # The estimate holds near the solution only, and is too good after a predicted step.
+            done = n > 1 and error <= tolerance and size <= 0.1 * mass
+            if done or n == max_iter:
+                return point, error, done
+            del point  # what it holds is not needed while the next one is computed
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until its duality gap is below the tolerance."""
