@@ -157,7 +157,7 @@ def budget(xp):
     operation for each shape, for 20 s or so: a single shape there.
     """
     if is_numpy_namespace(xp):
-        return 80, None
+        return 40, None
     if is_jax_namespace(xp):
         return 4, [(2, 3)]
     return (4 if is_array_api_strict_namespace(xp) else 12), None

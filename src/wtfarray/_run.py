@@ -29,7 +29,7 @@ from wtfarray.terms import TransportTerm, terms_of
 
 CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
-FINAL_ITERATIONS = 2000
+FINAL_ITERATIONS = 500
 """Of the inner problem, for the certificate."""
 
 

@@ -254,7 +254,7 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
     flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
     if mode < cut:
         return _contract_half(xp.matmul(flat, khatri_rao(factors[cut:])), factors[:cut], mode)
-    half = xp.matmul(flat.mT, khatri_rao(factors[:cut]))
+    half = xp.matmul(khatri_rao(factors[:cut]).mT, flat).mT
     return _contract_half(half, factors[cut:], mode - cut)
 
 
@@ -267,7 +267,7 @@ def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
     cut = balanced_split(shape)
     flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
     left = xp.matmul(flat, khatri_rao(factors[cut:]))
-    right = xp.matmul(flat.mT, khatri_rao(factors[:cut]))
+    right = xp.matmul(khatri_rao(factors[:cut]).mT, flat).mT
     return [
         *(_contract_half(left, factors[:cut], k) for k in range(cut)),
         *(_contract_half(right, factors[cut:], k) for k in range(len(shape) - cut)),
