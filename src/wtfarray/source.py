@@ -23,6 +23,12 @@ from wtfarray.transport import TransportProblem
 
 SPARSE = 0.05
 """Data with a smaller share of positive entries than this are taken from the side of the data."""
+CAUTION = 0.03
+"""How far below the tolerance the estimated error has to be.
+
+Here the model enters the map of which the secants are kept: those of earlier models are not exact,
+and the estimate is too small by a factor of some tens.
+"""
 
 
 def is_sparse(problem: TransportProblem) -> bool:
@@ -36,7 +42,7 @@ def is_sparse(problem: TransportProblem) -> bool:
 class SourceTerm:
     """A Wasserstein loss of sparse data; its dual variable is ``log a`` on the support, (1, s)."""
 
-    def __init__(self, problem: TransportProblem, shape: tuple[int, ...], memory: int = 8) -> None:
+    def __init__(self, problem: TransportProblem, shape: tuple[int, ...], memory: int = 30) -> None:
         xp = array_namespace(problem.data)
         self.problem = problem
         self.shape = shape
@@ -97,7 +103,7 @@ class SourceTerm:
             size, *decrements = to_host(numbers).tolist()
             worse = not size <= 3.0 * before
             error = problem.kernel.eps * max(abs(d) for d in decrements)
-            done = error <= tolerance and size <= 0.1 * mass and not worse
+            done = n > 1 and error <= CAUTION * tolerance and size <= 0.1 * mass and not worse
             last, before = (log_a, residual), math.inf if worse else size
             if worse:
                 self._secants.forget(xp.ones_like(residual[:, 0], dtype=xp.bool))
