@@ -340,6 +340,7 @@ def memory(arguments: argparse.Namespace) -> None:
         ("200x32x32, rank 50, batch 25", dense, 50, 25),
         ("128^3 sparse, rank 3", sparse, 3, None),
     )
+    wtf.cp(dense[:3, :4, :4], 1, wtf.Frobenius())  # imports what is imported late
     print("arrays of the size of X, beyond X itself")
     print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
     full, on_support = default_memory(inner.Sinkhorn), default_memory(source.SourceTerm)

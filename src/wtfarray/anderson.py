@@ -25,59 +25,57 @@ class Secants:
     reach: float
     """Accelerated steps may be this long; or a hundred times the plain one, if that is longer."""
     moves: list[Array] = field(default_factory=list)
+    """dg - dphi."""
     changes: list[Array] = field(default_factory=list)
-    valid: list[Array] = field(default_factory=list)
-    """Which samples, (N,), may use each pair."""
-    gram: list[list[Array]] = field(default_factory=list)
+    """dphi times the weights."""
+    valid: Array | None = None
+    """Which samples may use each pair, (pairs, N)."""
+    gram: Array | None = None
+    """Products of the changes, (pairs, pairs, N)."""
 
-    def add(self, dg: Array, dphi: Array, valid: Array) -> None:
-        """Keep a pair for the samples in ``valid``."""
-        if len(self.moves) == self.memory:
-            for kept in (self.moves, self.changes, self.valid, self.gram):
-                del kept[0]
-            for row in self.gram:
-                del row[0]
-        self.moves.append(dg - dphi)
-        self.changes.append(dphi)
-        self.valid.append(valid)
-        weighted = dphi * self.weights
-        row = [inner(other, weighted) for other in self.changes]
-        for old, new in zip(self.gram, row[:-1], strict=True):
-            old.append(new)
-        self.gram.append(row)
+    def add(self, move: Array, dphi: Array, valid: Array) -> None:
+        """Keep a pair, ``move = dg - dphi``, for the samples in ``valid``."""
+        xp = array_namespace(dphi)
+        if self.valid is not None and self.gram is not None and len(self.moves) == self.memory:
+            del self.moves[0], self.changes[0]
+            self.valid, self.gram = self.valid[1:, ...], self.gram[1:, 1:, ...]
+        self.moves.append(move)
+        self.changes.append(dphi * self.weights)
+        row = xp.stack([inner(other, dphi) for other in self.changes])
+        if self.valid is None or self.gram is None:
+            self.valid, self.gram = valid[None, ...], row[None, ...]
+            return
+        self.valid = xp.concat([self.valid, valid[None, ...]])
+        wider = xp.concat([self.gram, row[:-1, None, :]], axis=1)
+        self.gram = xp.concat([wider, row[None, ...]])
 
     def forget(self, samples: Array) -> None:
         """Drop all pairs of the given samples, (N,) bool."""
-        self.valid = [v & ~samples for v in self.valid]
+        if self.valid is not None:
+            self.valid = self.valid & ~samples[None, ...]
 
     def step(self, residual: Array) -> Array:
         """The accelerated step of every sample; the plain one where no pair is left."""
-        if not self.moves:
-            return residual
+        if self.valid is None or self.gram is None:
+            return residual + 0.0
         xp = array_namespace(residual)
         count, dtype = len(self.moves), residual.dtype
-        tiny = float(xp.finfo(dtype).smallest_normal)
-        square = [self.gram[i][i] for i in range(count)]
-        usable = [v & (s > tiny) for v, s in zip(self.valid, square, strict=True)]
-        scale = [
-            xp.where(ok, 1.0 / xp.sqrt(xp.where(ok, s, 1.0)), 0.0)
-            for ok, s in zip(usable, square, strict=True)
-        ]
-        weighted = residual * self.weights
-        right = xp.stack([inner(c, weighted) * s for c, s in zip(self.changes, scale, strict=True)])
-        # Unit diagonal, and a ridge that rounding in the Gram matrix asks for.
-        gram = xp.stack([xp.stack(row) for row in self.gram])
-        scales = xp.stack(scale)
-        gram = gram * scales[:, None, :] * scales[None, :, :]
         identity = xp.eye(count, dtype=dtype, device=device_of(residual))[:, :, None]
+        square = xp.sum(self.gram * identity, axis=0)
+        usable = self.valid & (square > float(xp.finfo(dtype).smallest_normal))
+        scale = xp.where(usable, 1.0 / xp.sqrt(xp.where(usable, square, 1.0)), 0.0)
+        right = xp.stack([inner(change, residual) for change in self.changes]) * scale
+        # Unit diagonal, and a ridge that rounding in the Gram matrix asks for.
+        gram = self.gram * scale[:, None, :] * scale[None, :, :]
         ridge = 1e-10 if dtype == xp.float64 else 1e-5
         gram = gram * (1.0 - identity) + identity * (1.0 + ridge)
         solution = xp.linalg.solve(
             xp.permute_dims(gram, (2, 0, 1)), xp.permute_dims(right, (1, 0))[:, :, None]
         )
-        step = residual
+        shares = xp.permute_dims(solution[:, :, 0], (1, 0)) * scale
+        step = residual + 0.0
         for i, move in enumerate(self.moves):
-            step = step + move * spread(solution[:, i, 0] * scale[i], move)
+            step += move * spread(shares[i, ...], move)
         longest, plain = largest(step), largest(residual)
         sane = longest <= xp.maximum(100.0 * plain, self.reach)
         return xp.where(spread(sane, step), step, residual)

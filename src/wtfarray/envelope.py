@@ -121,10 +121,9 @@ def _step(
         direction, slope = pairs.direction(base.point)
     if not slope < 0:
         return None
-    duals = objective.duals()
     found = _search(objective, pairs, progress, direction, slope)
     if found.accepted is None:
-        objective.restore(duals if found.duals is None else found.duals)
+        objective.restore(found.duals)
         if progress.failures == 3:
             return None
         pairs.clear()
@@ -162,8 +161,8 @@ class _Found:
     """The base point, perhaps evaluated again more tightly."""
     accepted: Evaluation | None
     tightness: float
-    duals: list[Array] | None
-    """Where the inner problems of the base stand, if it was evaluated again."""
+    duals: list[Array]
+    """Where the inner problems of the base stand."""
 
 
 def _search(
@@ -175,7 +174,7 @@ def _search(
 ) -> _Found:
     """Backtrack from the full step; the error of the values counts as noise."""
     base, tightness = progress.current, progress.tightness
-    duals, renewed = objective.duals(), None
+    duals = objective.duals()
     xp = array_namespace(direction)
     rounding = max(1e-11, 10.0 * float(xp.finfo(direction.dtype).eps)) * abs(base.point.value)
     t = 1.0
@@ -189,9 +188,9 @@ def _search(
         if finite and new.converged:
             noise = base.error + new.error + rounding
             if rise <= 1e-4 * t * slope:
-                return _Found(base, new, tightness, renewed)
+                return _Found(base, new, tightness, duals)
             if rise <= noise and new.point.slope <= 0.5 * abs(slope):
-                return _Found(base, new, tightness, renewed)
+                return _Found(base, new, tightness, duals)
         elif trial < 3 or not finite:
             t *= 0.3  # the inner problem is too far away: the step was too long
             continue
@@ -200,15 +199,15 @@ def _search(
             tightness *= 0.3
             objective.restore(duals)
             base = objective.evaluate(base.point.x, 0.3 * min(base.error, allowed), direction)
-            duals = renewed = objective.duals()
+            duals = objective.duals()
             pairs.renew(base.point)
             slope = base.point.slope
             rise = new.point.value - base.point.value
             if new.converged and rise <= 1e-4 * t * slope:
-                return _Found(base, new, tightness, renewed)
+                return _Found(base, new, tightness, duals)
             if slope >= 0:
                 break
         curvature = rise - slope * t
         best = -slope * t * t / (2.0 * curvature) if curvature > 0 else 0.5 * t
         t = min(max(best, 0.1 * t), 0.5 * t)
-    return _Found(base, None, tightness, renewed)
+    return _Found(base, None, tightness, duals)

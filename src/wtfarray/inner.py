@@ -15,12 +15,8 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, per_sample, spread
-from wtfarray.transport import Marginal, TransportProblem
-
-FAR = 40.0
-"""An empty sample has ``u = lam``; so it is to rounding at this multiple of lam in g."""
+from wtfarray.transport import FAR, Marginal, TransportProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,31 +27,23 @@ class Iterate:
     marginal: Marginal
     shift: Array
     """Constant that was added to each sample of g after the marginal was computed, (N,)."""
-    shrunk: Array
-    """``Y exp(-g/lam)``: equal to the marginal at the solution."""
     ratio: Array
-    """``log(shrunk / q)``, 0 where Y or the sample of X is."""
-    step: Array
-    """What will be added to g."""
-    plain: Array
-    """What Sinkhorn would add."""
+    """``log(Y exp(-g/lam) / q)``, 0 at the solution and where Y or the sample of X is 0."""
+    rest: Array
+    """``Y exp(-g/lam) - q``."""
+    decrement: Array
+    """Estimate of what the value still lacks, (N,): the residual times the next step."""
     size: Array
-    """L1 norm of shrunk - q a sample, (N,); inf where it has just grown."""
-
-    def decrement(self) -> Array:
-        """Estimate of what the value still lacks, (N,): the residual times the next step."""
-        xp = array_namespace(self.g)
-        rest = self.shrunk - self.marginal.q
-        return xp.maximum(xp.abs(inner(rest, self.step)), xp.abs(inner(rest, self.plain)))
+    """L1 norm of ``Y exp(-g/lam) - q`` a sample, (N,); inf where it has just grown."""
 
     def gap_bound(self, factor: float) -> Array:
         """
-        Bound ``factor KL(q | shrunk)`` from above, (N,).
+        Bound ``factor KL(q | s)`` from above, (N,), ``s = Y exp(-g/lam)``.
 
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
         xp = array_namespace(self.g)
-        larger = xp.maximum(self.marginal.q, self.shrunk)
+        larger = xp.maximum(self.marginal.q + self.rest, self.marginal.q)
         return inner(self.ratio * self.ratio, larger) * (0.5 * factor)
 
 
@@ -72,6 +60,8 @@ class Sinkhorn:
         self.problem = problem
         self.g = g
         """Where the next solve starts."""
+        self.goes_on = False
+        """Whether that is where the last solve ended."""
         self.evaluations = 0
         eps, lam = problem.kernel.eps, problem.lam
         self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
@@ -81,7 +71,6 @@ class Sinkhorn:
         self._reach = 3.0 * problem.kernel.largest_cost() + (0.0 if math.isinf(lam) else 20.0 * lam)
         self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
-        self._ahead: Array | None = None
         self._safe = False
 
     def iterates(self, Y: Array) -> Iterator[Iterate]:
@@ -98,48 +87,73 @@ class Sinkhorn:
             self._secants = Secants(self._memory, Y, self._reach)
         secants = self._secants
         g = self.g
-        if self._last is not None and g is self._ahead:
+        if self._last is not None and self.goes_on:
             # phi at the last g is known, whatever the target: a first step costs no evaluation.
-            residual = log_Y * damp - self._last[1]
-            if live is not None:
-                residual = xp.where(live, residual, 0.0)
-            g = self._last[0] + secants.step(residual)
-        plain, size = g, None
+            g = self._last[0] + secants.step(self._residual(log_Y, self._last[1], live))
+        size = None
         while True:
             if live is not None and not balanced:
                 g = xp.where(filled, g, FAR * problem.lam)
-            marginal = self._marginal(g, live, filled)
+            marginal, log_q = self._marginal(g, live, filled)
             shift, shrunk = 0.0 * problem.mass, Y
             if not balanced:
                 shift, shrunk = self._translation(g, Y, live)
-                g = g + spread(shift, g)
-            ratio = log_Y - marginal.log_q - (0.0 if balanced else g * (1.0 / problem.lam))
+                g = self.g = g + spread(shift, g)
+                log_q = log_q + g * (1.0 / problem.lam)
+            rest = shrunk - marginal.q
+            del shrunk
+            phi = log_q * damp
             if live is not None:
-                ratio = xp.where(live, ratio, 0.0)
-            residual = ratio * damp
-            phi = log_Y * damp - residual
-            worse, size = self._growth(shrunk - marginal.q, size)
-            if self._last is not None:
-                secants.forget(worse)
-                secants.add(g - self._last[0], phi - self._last[1], ~worse)
+                phi = xp.where(live, phi, 0.0)
+            del log_q
+            worse, size = self._growth(rest, size)
+            back = self._learn(g, phi, worse, log_Y, live)
             self._last = (g, phi)
+            residual = self._residual(log_Y, phi, live)
+            del phi
             step = secants.step(residual)
-            self.g = self._ahead = xp.where(spread(worse, g), plain, g + step)
-            plain = g + residual
-            yield Iterate(g, marginal, shift, shrunk, ratio, step, residual, size)
+            decrement = xp.maximum(xp.abs(inner(rest, step)), xp.abs(inner(rest, residual)))
+            residual *= 1.0 / damp
+            step += g
+            self.g = step if back is None else xp.where(spread(worse, g), back, step)
+            yield Iterate(g, marginal, shift, residual, rest, decrement, size)
             g = self.g
-            del marginal, shrunk, ratio, residual, step, phi  # or two generations would be held
+            del marginal, rest, residual, step, back  # or two generations would be held
 
-    def _marginal(self, g: Array, live: Array | None, filled: Array) -> Marginal:
+    def _learn(
+        self, g: Array, phi: Array, worse: Array, log_Y: Array, live: Array | None
+    ) -> Array | None:
+        """Keep the last step as a pair; the plain step instead, if some sample is worse for it."""
+        if self._last is None or self._secants is None:
+            return None
+        back = None
+        move, change = self._last
+        self._last = None
+        if bool(array_namespace(g).any(worse)):
+            back = move + self._residual(log_Y, change, live)
+        # One array after the other: the memory of an iteration is what limits a fit.
+        move = g - move
+        change = phi - change
+        move -= change
+        self._secants.forget(worse)
+        self._secants.add(move, change, ~worse)
+        return back
+
+    def _residual(self, log_Y: Array, phi: Array, live: Array | None) -> Array:
+        """What the plain iteration adds to g."""
+        residual = log_Y * self._damp - phi
+        return residual if live is None else array_namespace(phi).where(live, residual, 0.0)
+
+    def _marginal(self, g: Array, live: Array | None, filled: Array) -> tuple[Marginal, Array]:
         xp = array_namespace(g)
         self.evaluations += 1
         if live is not None:
             g = xp.where(live, g, xp.where(filled, -math.inf, 0.0 * g))
-        marginal = self.problem.marginal(g, safe=self._safe)
+        marginal, log_q = self.problem.marginal(g, safe=self._safe)
         if marginal.lost is not None and bool(xp.any(marginal.lost)):
             self._safe = True
-            marginal = self.problem.marginal(g, safe=True)
-        return marginal
+            return self.problem.marginal(g, safe=True)
+        return marginal, log_q
 
     def _translation(self, g: Array, Y: Array, live: Array | None) -> tuple[Array, Array]:
         """The best constant to add to g in each sample: it is known, for q does not feel it."""
@@ -166,20 +180,6 @@ class Sinkhorn:
         worse = ~(size <= 3.0 * before)
         return worse, xp.where(worse, math.inf, size)
 
-    def bounds(self, Y: Array, g: Array) -> tuple[Array, Array, Array]:
-        """A lower bound and a duality gap of each sample, (N,) each, and the paper's u at g."""
-        xp = array_namespace(Y)
-        problem = self.problem
-        empty = spread(problem.mass == 0, Y)
-        if not problem.conserves_mass:
-            g = xp.where(empty, FAR * problem.lam, g)
-        allowed = (Y > 0) | empty
-        masked = xp.where(allowed, g, -math.inf)
-        values, q = problem.safe_conjugate(masked)
-        u, _ = dual_of_free(g, problem.lam, xp)
-        gap = problem.gap(masked, q, Y)
-        return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
-
 
 def solve_to_gap(
     solver: Sinkhorn, Y: Array, allowed: Callable[[float], float], max_iter: int
@@ -200,7 +200,7 @@ def solve_to_gap(
         g, size = point.g, float(xp.sum(point.gap_bound(factor)))
         del point  # what it holds is not needed while the next one is computed
         if size <= min(limit, check) or n % 100 == 0 or n == max_iter:
-            values, gaps, _ = solver.bounds(Y, g)
+            values, gaps, _ = problem.bounds(g, Y)
             gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
             if gap <= limit or n == max_iter:
                 return g, n

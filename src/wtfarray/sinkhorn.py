@@ -119,9 +119,8 @@ def wasserstein(
         coarse = Sinkhorn(problem.at_eps(loss.eps * level), g)
         g, n = solve_to_gap(coarse, Y, relative(coarse.problem, 1e-2), min(50, max_iter))
         n_iter += n
-    solver = Sinkhorn(problem, g)
-    g, n = solve_to_gap(solver, Y, relative(problem, tol), max_iter)
-    return _result(solver, Y, g, shape, tol, n_iter + n)
+    g, n = solve_to_gap(Sinkhorn(problem, g), Y, relative(problem, tol), max_iter)
+    return _result(problem, Y, g, shape, tol, n_iter + n)
 
 
 def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
@@ -165,14 +164,13 @@ def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Ar
 
 
 def _result(
-    solver: Sinkhorn, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
+    problem: TransportProblem, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
 ) -> TransportResult:
     xp = array_namespace(Y)
-    problem = solver.problem
     if problem.conserves_mass:
         weight = per_sample(Y)
         g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
-    values, gaps, u = solver.bounds(Y, g)
+    values, gaps, u = problem.bounds(g, Y)
     value, gap = xp.sum(values), float(xp.sum(gaps))
     converged = gap <= relative(problem, tol)(float(value))
     message = f"duality gap {gap:.1e} after {n_iter} iterations"

@@ -14,10 +14,9 @@ from array_api_compat import array_namespace
 from wtfarray._host import to_host
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.inner import Sinkhorn
-from wtfarray.legendre import dual_of_free
+from wtfarray.legendre import dual_of_free, kl_divergence
 from wtfarray.losses import stack, unstack
-from wtfarray.tensor import inner
+from wtfarray.tensor import inner, per_sample
 from wtfarray.term import TermValue
 from wtfarray.transport import TransportProblem
 
@@ -97,7 +96,8 @@ class SourceTerm:
             if last is not None:
                 # Pairs of two different models would be no secants.
                 same = xp.ones_like(residual[:, 0], dtype=xp.bool)
-                self._secants.add(log_a - last[0], last[1] - residual, same)
+                change = last[1] - residual
+                self._secants.add(log_a - last[0] - change, change, same)
             step = self._secants.step(residual)
             numbers = xp.stack([xp.sum(xp.abs(rest)), *self._decrements(rest, step, residual)])
             size, *decrements = to_host(numbers).tolist()
@@ -114,7 +114,7 @@ class SourceTerm:
             log_a = self.dual
         self.free = g = h * problem.kernel.eps
         u, _ = dual_of_free(g, problem.lam, xp)
-        value = inner(u, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
+        value = self._value(u, Y, log_Kb)
         gradient = unstack(problem, u, self.shape)
         return TermValue(float(value[0]), error, error, gradient, done)
 
@@ -128,15 +128,39 @@ class SourceTerm:
             before = self.evaluations
             found = self.evaluate(model, allowed, min(100, left))
             left -= self.evaluations - before
-            _, h, _ = self._cycle(self.dual, _log(Y))
-            bounds = Sinkhorn(problem, Y).bounds(Y, h * problem.kernel.eps)
-            value, gap, u = (array[0, ...] for array in bounds)
-            total = float(gap)
-            if total <= tolerance or left <= 0:
+            value, gap, u = self._bounds(Y)
+            if gap <= tolerance or left <= 0:
                 break
             allowed = min(allowed, found.error) * 0.1
-        gradient = unstack(problem, u[None, ...], self.shape)
-        return TermValue(float(value), total, total, gradient, total <= tolerance)
+        gradient = unstack(problem, u, self.shape)
+        return TermValue(value, gap, gap, gradient, gap <= tolerance)
+
+    def _bounds(self, Y: Array) -> tuple[float, float, Array]:
+        """
+        A lower bound of the loss, its gap, and the paper's u.
+
+        The plan of g has the rows X, that of a and b the rows ``a K b``, and both send a row to the
+        same places: so KL of their second marginals, q and ``Y exp(-g/lam)``, is at most that of
+        the rows, a sum over the support.
+        """
+        xp = array_namespace(Y)
+        problem = self._at_level
+        log_a, h, log_Kb = self._cycle(self.dual, _log(Y))
+        g = h * problem.kernel.eps
+        if problem.conserves_mass:
+            value, gap, u = problem.bounds(g, Y)
+        else:
+            u, _ = dual_of_free(g, problem.lam, xp)
+            value = self._value(u, Y, log_Kb)
+            gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))
+            gap = gap * problem.lam
+        return float(value[0]), float(gap[0]), u
+
+    def _value(self, u: Array, Y: Array, log_Kb: Array) -> Array:
+        """``<u, Y> - Phi*(X, u)``, (1,)."""
+        problem = self._at_level
+        finite = array_namespace(Y).where(Y > 0, u, 0.0)
+        return inner(finite, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
 
     @staticmethod
     def _decrements(rest: Array, step: Array, residual: Array) -> tuple[Array, Array]:

@@ -359,7 +359,8 @@ def inner(a: Array, b: Array) -> Array:
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
     xp = array_namespace(stack)
-    return xp.max(xp.abs(xp.reshape(stack, (stack.shape[0], -1))), axis=1)
+    flat = xp.reshape(stack, (stack.shape[0], -1))
+    return xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1))
 
 
 def spread(values: Array, like: Array) -> Array:

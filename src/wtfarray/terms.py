@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,10 @@ from wtfarray.source import SourceTerm, is_sparse
 from wtfarray.tensor import inner, spread
 from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
+
+PARTS, SMALL = 4, 2**16
+"""Samples are taken in so many parts, so that temporaries are small, but for stacks of few entries.
+"""
 
 
 def terms_of(
@@ -64,16 +69,27 @@ class TransportTerm:
         self.dual = xp.zeros_like(problem.data)
         self.scale = problem.kernel.eps * float(self._sum(problem.mass))
         samples = problem.data.shape[0]
-        size = samples if batch is None else min(batch, samples)
-        self._slices = [slice(i, i + size) for i in range(0, samples, size)]
+        self._remembers = batch is None
+        if batch is None:
+            parts = min(PARTS, math.prod(problem.data.shape) // SMALL)
+            batch = math.ceil(samples / max(1, parts))
+        self._slices = [slice(i, i + batch) for i in range(0, samples, batch)]
         self._level = 1.0
         self._solvers: list[Sinkhorn | None] = [None] * len(self._slices)
-        self.evaluations = 0
+        self._latest: Array | None = None
+        self._evaluations = 0
+        """Of the inner problem, once for every sample."""
 
     @property
     def free(self) -> Array:
         """The free dual variable g, stacked."""
         return self.dual
+
+    @property
+    def evaluations(self) -> int:
+        """How often the inner problem was evaluated, in the mean over the samples."""
+        samples: int = self.problem.data.shape[0]
+        return math.ceil(self._evaluations / samples)
 
     def warm(self, g: Array) -> None:
         """Start from a guess of g."""
@@ -98,9 +114,10 @@ class TransportTerm:
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
             solver = Sinkhorn(problem, self.dual)
-            if len(self._slices) == 1:
-                self._solvers[k] = solver  # the history of batches would be as large as all of them
+            if self._remembers:
+                self._solvers[k] = solver
         solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]
+        solver.goes_on = self.dual is self._latest
         return solver
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
@@ -116,10 +133,10 @@ class TransportTerm:
         before = solver.evaluations
         problem = solver.problem
         point, error, done = self._iterate(k, solver.iterates(Y), tolerance, max_iter)
-        self.evaluations += solver.evaluations - before
+        self._evaluations += (solver.evaluations - before) * Y.shape[0]
         u, _ = dual_of_free(point.g, problem.lam, xp)
         values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
-        gaps = point.decrement() if problem.conserves_mass else point.gap_bound(problem.lam)
+        gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         return _Part(solver.g, u, values, gaps, error, done)
 
     def _iterate(
@@ -131,7 +148,7 @@ class TransportTerm:
         n = 0
         while True:
             n, point = n + 1, next(points)
-            sums = [self._sum(point.decrement(), k), xp.sum(point.size)]
+            sums = [self._sum(point.decrement, k), xp.sum(point.size)]
             error, size = to_host(xp.stack(sums)).tolist()
             # The estimate holds near the solution only, and is too good after a predicted step.
             done = n > 1 and error <= tolerance and size <= 0.1 * mass
@@ -146,13 +163,14 @@ class TransportTerm:
         share = tolerance / len(self._slices) / heaviest
         parts = []
         for k, s in enumerate(self._slices):
-            solver = self._solver(k)
+            solver, part = self._solver(k), Y[s, ...]
             before = solver.evaluations
-            g, _ = solve_to_gap(solver, Y[s, ...], lambda _: share, max_iter)
-            values, gaps, u = solver.bounds(Y[s, ...], g)
-            self.evaluations += solver.evaluations - before
+            g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
+            values, gaps, u = solver.problem.bounds(g, part)
+            self._evaluations += (solver.evaluations - before) * part.shape[0]
             parts.append(_Part(g, u, values, gaps, 0.0, converged=True))
         joined = self._joined(parts)
+        self._latest = None  # the solvers are a step ahead of this g
         converged = joined.gap <= tolerance
         return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
 
@@ -160,7 +178,7 @@ class TransportTerm:
         """Put the batches together again; the dual variable moves on."""
         xp = array_namespace(parts[0].u)
         one = len(parts) == 1
-        self.dual = parts[0].g if one else xp.concat([part.g for part in parts])
+        self.dual = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
         if self.weights is not None:
             u = u * spread(self.weights, u)

@@ -9,8 +9,13 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.kernels import GibbsKernel, smallest_sum
-from wtfarray.legendre import kl_divergence, xlogx
+from wtfarray.legendre import dual_of_free, kl_divergence, xlogx
 from wtfarray.tensor import inner, per_sample, spread
+
+FAR = 40.0
+"""An empty sample has ``u = lam``; so it is to rounding at this multiple of lam in g."""
+CHUNK = 2**16
+"""Samples are certified so many entries at a time: it takes some fifteen temporaries."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -18,7 +23,6 @@ class Marginal:
     """The second marginal q of the plan of g, and what it takes to get the value from it."""
 
     q: Array
-    log_q: Array
     lost: Array | None
     """The samples, (N,), in which digits were lost; None where none can be."""
     denominator: Array | None
@@ -108,29 +112,30 @@ class TransportProblem:
         log_q, log_Kf = self._log_marginal(g)
         return inner(self.data, log_Kf) * self.kernel.eps + self.constant, xp.exp(log_q)
 
-    def marginal(self, g: Array, *, safe: bool) -> Marginal:
+    def marginal(self, g: Array, *, safe: bool) -> tuple[Marginal, Array]:
         """
-        The second marginal of the plan of g with full relative accuracy; g may be -inf.
+        The second marginal of the plan of g with full relative accuracy, and its logarithm.
+
+        g may be -inf.
 
         Without ``safe`` by plain products, which may lose digits: see `Marginal.lost`.
         """
-        if safe:
-            return self._safe_marginal(g)
         xp = array_namespace(g)
+        if safe:
+            log_q, log_Kf = self._log_marginal(g)
+            return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
         logs, top = self._shifted(g)
+        ignored = logs == -math.inf
         f = xp.exp(logs)
+        del logs  # made anew below: the memory of an iteration is what limits a fit
         Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
-        ignored = (f == 0) & (logs == -math.inf)
         fine = (back >= self.threshold) | ignored | (spread(self.mass, g) == 0)
         lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
-        log_back = xp.log(xp.where(back > 0, back, 1.0))
-        return Marginal(f * back, logs + log_back, lost, Kf, top)
-
-    def _safe_marginal(self, g: Array) -> Marginal:
-        xp = array_namespace(g)
-        log_q, log_Kf = self._log_marginal(g)
-        return Marginal(xp.exp(log_q), log_q, None, None, log_Kf)
+        log_q = xp.log(xp.where(back > 0, back, 1.0))
+        log_q += self._shifted(g)[0]
+        f *= back
+        return Marginal(f, lost, Kf, top), log_q
 
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from what `marginal` has computed already."""
@@ -162,6 +167,30 @@ class TransportProblem:
         xp = array_namespace(log_Kf)
         positive = self.data > 0
         return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
+
+    def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
+        """A lower bound and a duality gap of each sample, (N,) each, and the paper's u at g."""
+        xp = array_namespace(Y)
+        samples = self.data.shape[0]
+        size = max(1, CHUNK * samples // math.prod(self.data.shape))
+        if size >= samples:
+            return self._bounds(g, Y)
+        slices = [slice(i, i + size) for i in range(0, samples, size)]
+        parts = [self.samples(s)._bounds(g[s, ...], Y[s, ...]) for s in slices]  # noqa: SLF001
+        values, gaps, u = (xp.concat(arrays) for arrays in zip(*parts, strict=True))
+        return values, gaps, u
+
+    def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
+        xp = array_namespace(Y)
+        empty = spread(self.mass == 0, Y)
+        if not self.conserves_mass:
+            g = xp.where(empty, FAR * self.lam, g)
+        allowed = (Y > 0) | empty
+        masked = xp.where(allowed, g, -math.inf)
+        values, q = self.safe_conjugate(masked)
+        u, _ = dual_of_free(g, self.lam, xp)
+        gap = self.gap(masked, q, Y)
+        return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """
