@@ -44,7 +44,8 @@ class Iterate:
         """
         xp = array_namespace(self.g)
         larger = xp.maximum(self.marginal.q + self.rest, self.marginal.q)
-        return inner(self.ratio * self.ratio, larger) * (0.5 * factor)
+        larger *= self.ratio
+        return inner(self.ratio, larger) * (0.5 * factor)
 
 
 class Sinkhorn:

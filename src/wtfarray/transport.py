@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from array_api_compat import array_namespace
 
@@ -48,8 +49,8 @@ class TransportProblem:
     """<X, 1> of each sample, (N,)."""
     constant: Array
     """-eps E(X) of each sample, (N,)."""
-    padding: Array
-    """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; next to 0 elsewhere."""
+    floor: float
+    """Next to 0; nothing is divided by less."""
     threshold: float
     """K f below this may have lost digits."""
 
@@ -73,9 +74,15 @@ class TransportProblem:
             order,
             mass,
             per_sample(xlogx(data, xp) - data) * (-kernel.eps),
-            xp.where(data > 0, floor, xp.ones_like(data)),
+            floor,
             threshold,
         )
+
+    @cached_property
+    def padding(self) -> Array:
+        """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; the floor elsewhere."""
+        xp = array_namespace(self.data)
+        return xp.where(self.data > 0, self.floor, xp.ones_like(self.data))
 
     def at_eps(self, eps: float) -> TransportProblem:
         """The same problem with another smoothing."""
