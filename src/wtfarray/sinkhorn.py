@@ -95,6 +95,48 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
+    solution = solve_transport(X, Y, loss, tol=tol, max_iter=max_iter, dual=dual)
+    problem, shape = solution.problem, tuple(X.shape)
+    return TransportResult(
+        array_namespace(solution.values).sum(solution.values),
+        unstack(problem, solution.u, shape),
+        solution.gap,
+        solution.converged,
+        solution.message,
+        solution.n_iter,
+        unstack(problem, solution.g, shape),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A dual solution of every sample; all arrays are stacks (N, ...)."""
+
+    problem: TransportProblem
+    Y: Array
+    """Balanced: brought to the masses of X, from which it may differ by rounding."""
+    g: Array
+    """The free dual variable; balanced: ``<g, Y> = 0`` in each sample."""
+    u: Array
+    """The gradient in Y, -inf where Y is 0."""
+    values: Array
+    """Lower bounds, (N,)."""
+    gap: float
+    converged: bool
+    message: str
+    n_iter: int
+
+
+def solve_transport(
+    X: Array,
+    Y: Array,
+    loss: Wasserstein,
+    *,
+    tol: float | None,
+    max_iter: int,
+    dual: Array | None = None,
+) -> Solution:
+    """`wasserstein`, sample by sample; warns if it does not converge."""
     named = {"X": X, "Y": Y} if dual is None else {"X": X, "Y": Y, "dual": dual}
     xp = common_namespace(**named)
     max_iter = positive_integer("max_iter", max_iter)
@@ -104,13 +146,11 @@ def wasserstein(
     check_shape("Y", Y, shape)
     Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
     Y = _feasible(problem, Y, shape)
-    if tol is None:
-        tol = 1e-6 if Y.dtype == xp.float64 else 1e-4
-    tol = positive_number("tol", tol)
+    tol = default_tolerance(Y) if tol is None else positive_number("tol", tol)
     levels: tuple[float, ...] = (1.0,)
     if dual is None:
         g = xp.zeros_like(Y)
-        levels = _levels(loss)
+        levels = smoothing_levels(loss)
     else:
         g = stack(problem, same_dtype("dual", as_dual("dual", dual, shape, xp), "X", problem.data))
     n_iter = 0
@@ -121,7 +161,29 @@ def wasserstein(
         n_iter += n
     solver = Sinkhorn(problem, g)
     g, n = solve_to_gap(solver, Y, relative(problem, tol), max_iter)
-    return _result(solver, Y, g, shape, tol, n_iter + n)
+    n_iter += n
+    if problem.conserves_mass:
+        g = centred(g, Y)
+    values, gaps, u = solver.bounds(Y, g)
+    gap = float(xp.sum(gaps))
+    converged = gap <= relative(problem, tol)(float(xp.sum(values)))
+    message = f"duality gap {gap:.1e} after {n_iter} iterations"
+    if not converged:
+        message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
+        warnings.warn(message, stacklevel=3)
+    return Solution(problem, Y, g, u, values, gap, converged, message, n_iter)
+
+
+def default_tolerance(Y: Array) -> float:
+    """The relative gap that the dtype allows with ease."""
+    return 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-4
+
+
+def centred(g: Array, Y: Array) -> Array:
+    """Take a constant off every sample of g, so that ``<g, Y> = 0``: balanced, it is free."""
+    weight = per_sample(Y)
+    xp = array_namespace(g)
+    return g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
 
 
 def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
@@ -130,7 +192,7 @@ def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
     return lambda value: tol * max(abs(value), floor)
 
 
-def _levels(loss: Wasserstein) -> tuple[float, ...]:
+def smoothing_levels(loss: Wasserstein) -> tuple[float, ...]:
     """Multiples of eps, 3 apart, down from a tenth of the mean cost to eps itself."""
     most = max(0.1 * loss.typical_cost() / loss.eps, 1.0)
     count = math.floor(math.log(most) / math.log(3.0))
@@ -162,22 +224,3 @@ def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Ar
     if not problem.conserves_mass:
         return Y
     return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)
-
-
-def _result(
-    solver: Sinkhorn, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
-) -> TransportResult:
-    xp = array_namespace(Y)
-    problem = solver.problem
-    if problem.conserves_mass:
-        weight = per_sample(Y)
-        g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
-    values, gaps, u = solver.bounds(Y, g)
-    value, gap = xp.sum(values), float(xp.sum(gaps))
-    converged = gap <= relative(problem, tol)(float(value))
-    message = f"duality gap {gap:.1e} after {n_iter} iterations"
-    if not converged:
-        message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
-        warnings.warn(message, stacklevel=3)
-    gradient, dual = unstack(problem, u, shape), unstack(problem, g, shape)
-    return TransportResult(value, gradient, gap, converged, message, n_iter, dual)
