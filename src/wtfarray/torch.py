@@ -97,6 +97,7 @@ class _SampleLosses(torch.autograd.Function):
         _, slope_X, slope_Y = output
         ctx.mark_non_differentiable(slope_X, slope_Y)
         ctx.save_for_backward(X, Y, slope_X, slope_Y)
+        ctx.save_for_forward(X, Y, slope_X, slope_Y)
         ctx.transported = loss.transported(tuple(X.shape))
 
     @staticmethod
@@ -109,6 +110,16 @@ class _SampleLosses(torch.autograd.Function):
             for slope, needed in zip(both, ctx.needs_input_grad[:2], strict=True)
         )
         return (*gradients, None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
+        X, Y, *both = ctx.saved_tensors
+        parts = [
+            _Weighted.apply(tangent, slope, X, Y).sum(ctx.transported)
+            for tangent, slope in zip(tangents[:2], both, strict=True)
+            if tangent is not None
+        ]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1], None, None
 
     @staticmethod
     def vmap(
@@ -150,4 +161,8 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        raise NotImplementedError(SECOND_DERIVATIVE)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(SECOND_DERIVATIVE)
