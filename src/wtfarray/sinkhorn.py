@@ -141,11 +141,8 @@ def solve_transport(
     xp = common_namespace(**named)
     max_iter = positive_integer("max_iter", max_iter)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
-    problem = loss.bind(X)
+    problem, Y = prepare(X, Y, loss)
     shape = tuple(X.shape)
-    check_shape("Y", Y, shape)
-    Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
-    Y = _feasible(problem, Y, shape)
     tol = default_tolerance(Y) if tol is None else positive_number("tol", tol)
     levels: tuple[float, ...] = (1.0,)
     if dual is None:
@@ -199,28 +196,51 @@ def smoothing_levels(loss: Wasserstein) -> tuple[float, ...]:
     return tuple(3.0**k for k in range(count, -1, -1))
 
 
-def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Array:
-    """Refuse a Y to which the loss is infinite; balanced: make the masses equal to rounding."""
-    xp = array_namespace(Y)
-    mass, found = problem.mass, per_sample(Y)
-    if problem.conserves_mass:
-        tolerance = 1e-6 if Y.dtype == xp.float64 else 1e-3
-        wrong = xp.abs(found - mass) > tolerance * mass
-        expected = "the same mass, or a loss with finite lam"
-    else:
-        wrong = (mass > 0) & ~(found > 0)
-        expected = "a positive mass"
+def prepare(X: Array, Y: Array, loss: Wasserstein) -> tuple[TransportProblem, Array]:
+    """Check X and Y; the problem of X, and Y stacked, balanced of the masses of X to rounding."""
+    xp = common_namespace(X=X, Y=Y)
+    problem = loss.bind(X)
+    shape = tuple(X.shape)
+    check_shape("Y", Y, shape)
+    Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
+    wrong = wrong_mass(problem, Y)
     if bool(xp.any(wrong)):
         i = int(xp.argmax(xp.astype(wrong, xp.int64)))
+        expected = "a positive mass"
+        if problem.conserves_mass:
+            expected = "the same mass, or a loss with finite lam"
         msg = (
-            f"Y weighs {float(found[i])} in sample {i}, where X weighs {float(mass[i])}: "
-            f"expected {expected}"
+            f"Y weighs {float(per_sample(Y)[i])} in sample {i}, where X weighs "
+            f"{float(problem.mass[i])}: expected {expected}"
         )
         raise ValueError(msg)
-    stranded = (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
-    if bool(xp.any(stranded)):
-        X, stranded = (unstack(problem, stacked, shape) for stacked in (problem.data, stranded))
-        refuse_where(stranded, "X", X, "a way of finite cost to where Y is positive")
+    lost = stranded(problem, Y)
+    if bool(xp.any(lost)):
+        data, lost = (unstack(problem, stacked, shape) for stacked in (problem.data, lost))
+        refuse_where(lost, "X", data, "a way of finite cost to where Y is positive")
+    return problem, of_equal_mass(problem, Y)
+
+
+def wrong_mass(problem: TransportProblem, Y: Array) -> Array:
+    """The samples, (N,) bool, whose mass makes the loss infinite."""
+    mass, found = problem.mass, per_sample(Y)
+    xp = array_namespace(Y)
+    if not problem.conserves_mass:
+        return (mass > 0) & ~(found > 0)
+    tolerance = 1e-6 if Y.dtype == xp.float64 else 1e-3
+    return xp.abs(found - mass) > tolerance * mass
+
+
+def stranded(problem: TransportProblem, Y: Array) -> Array:
+    """Where, (N, ...) bool, mass of X has no way of finite cost to any of Y."""
+    return (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
+
+
+def of_equal_mass(problem: TransportProblem, Y: Array) -> Array:
+    """Balanced: remove from Y what its mass still differs by from that of X."""
     if not problem.conserves_mass:
         return Y
-    return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)
+    xp = array_namespace(Y)
+    found = per_sample(Y)
+    ratio = xp.where(found > 0, problem.mass / xp.where(found > 0, found, 1.0), 0.0)
+    return Y * spread(ratio, Y)

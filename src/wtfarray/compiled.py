@@ -1,0 +1,174 @@
+"""The inner problem as one loop that JAX compiles: no number is read back while it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from wtfarray._typing import Array
+from wtfarray.anderson import Secants
+from wtfarray.inner import FAR, Iterate, Sinkhorn
+from wtfarray.kernels import GibbsKernel, _from_logs, _to_logs, logsumexp, smallest_sum
+from wtfarray.legendre import xlogx
+from wtfarray.tensor import apply_to_mode, per_sample, spread
+from wtfarray.transport import TransportProblem
+
+MEMORY = 8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledKernel(GibbsKernel):
+    """A kernel whose ways through the log domain are chosen on the device."""
+
+    top: float = 0.0
+    """The largest finite cost, summed over the axes."""
+
+    def log_apply(self, logs: Array) -> Array:
+        """``log(K exp(logs))``, right to rounding."""
+        return _log_apply(logs, self.matrices, self.costs, self.eps)
+
+    def log_apply_adjoint(self, logs: Array) -> Array:
+        """``log(K^T exp(logs))``, right to rounding."""
+        matrices = tuple(m.mT for m in self.matrices)
+        return _log_apply(logs, matrices, tuple(c.mT for c in self.costs), self.eps)
+
+    def largest_cost(self) -> float:
+        """The largest finite cost: known beforehand, for here it could not be read."""
+        return self.top
+
+
+def _log_apply(
+    logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
+) -> Array:
+    """Plain products with one scale a fibre; where digits were lost, the whole axis once more."""
+    for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+        mantissa, scale = _from_logs(logs, axis)
+        product = apply_to_mode(mantissa, matrix, axis)
+        least = smallest_sum(product.dtype, product.shape[axis], jnp)
+        lost = (product < least) & (scale > -math.inf)
+        logs = lax.cond(
+            jnp.any(lost),
+            lambda logs, product, scale, cost, axis=axis: _exact(logs, cost * (-1.0 / eps), axis),
+            lambda logs, product, scale, cost: _to_logs(product, scale),
+            *(logs, product, scale, cost),
+        )
+    return logs
+
+
+def _exact(logs: Array, exponents: Array, axis: int) -> Array:
+    """Log-sum-exps, row after row of the cost: no temporary is larger than the stack."""
+    shape = (-1,) + (1,) * (logs.ndim - axis - 1)
+    rows = lax.map(lambda row: logsumexp(logs + jnp.reshape(row, shape), axis, jnp), exponents)
+    return jnp.moveaxis(rows, 0, axis)
+
+
+def compiled_problem(
+    data: Array, costs: tuple[Array, ...], eps: float, lam: float, order: tuple[int, ...], top: float
+) -> TransportProblem:
+    """`TransportProblem.of`, for the log domain alone, in which nothing underflows."""
+    matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)
+    constant = per_sample(xlogx(data, jnp) - data) * (-eps)
+    kernel = CompiledKernel(costs, eps, matrices, top)
+    unused = math.nan
+    return TransportProblem(data, kernel, lam, order, per_sample(data), constant, unused, unused)
+
+
+class State(NamedTuple):
+    """What one iteration hands to the next."""
+
+    ahead: Array
+    """Where the next evaluation will be."""
+    g: Array
+    """Where the last one was, and what it found."""
+    phi: Array
+    plain: Array
+    """The plain step from there."""
+    size: Array
+    pairs: tuple[list[Array], list[Array], list[Array], list[list[Array]]]
+    """Of `Secants`."""
+    n: Array
+    gap: Array
+    """At ``g``, if it was looked at: then it has been compared with ``limit``."""
+    limit: Array
+    check: Array
+    """Look again when the estimate is below this."""
+
+
+class CompiledSinkhorn(Sinkhorn):
+    """`Sinkhorn.iterates` and `solve_to_gap` together, as one loop on the device."""
+
+    def run(self, Y: Array, tol: Array, max_iter: Array) -> Array:
+        """Iterate until the duality gap is at most ``tol`` times the value; returns g."""
+        problem = self.problem
+        lam, mass = problem.lam, problem.mass
+        filled = spread(mass > 0, Y)
+        live = (Y > 0) & filled
+        log_Y = jnp.log(jnp.where(live, Y, 1.0))
+        floor = jnp.sum(mass) * problem.kernel.eps
+        factor = problem.kernel.eps if problem.conserves_mass else lam
+
+        def measure(g: Array) -> tuple[Array, Array]:
+            values, gaps, _ = self.bounds(Y, g)
+            return jnp.sum(gaps), tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
+
+        def advance(state: State) -> State:
+            g = state.ahead
+            if not problem.conserves_mass:
+                g = jnp.where(filled, g, FAR * lam)
+            masked = jnp.where(live, g, jnp.where(filled, -math.inf, 0.0))
+            marginal = problem.marginal(masked, safe=True)
+            shift, shrunk = 0.0 * mass, Y
+            ratio = log_Y - marginal.log_q
+            if not problem.conserves_mass:
+                shift, shrunk = self._translation(g, Y, live)
+                g = g + spread(shift, g)
+                ratio = ratio - g * (1.0 / lam)
+            ratio = jnp.where(live, ratio, 0.0)
+            residual = ratio * self._damp
+            phi = log_Y * self._damp - residual
+            worse, size = self._growth(shrunk - marginal.q, state.size)
+            secants = Secants(self._memory, Y, self._reach, *map(list, state.pairs[:3]))
+            secants.gram = [list(row) for row in state.pairs[3]]
+            secants.forget(worse)
+            secants.add(g - state.g, phi - state.phi, ~worse & (state.n > 0))
+            step = secants.step(residual)
+            point = Iterate(g, marginal, shift, shrunk, ratio, step, residual, size)
+            n, estimate = state.n + 1, jnp.sum(point.gap_bound(factor))
+            look = (estimate <= jnp.minimum(state.limit, state.check)) | (n % 100 == 0)
+            look = look | (n == max_iter)
+            gap, limit = lax.cond(look, measure, lambda _: (state.gap, state.limit), g)
+            later = estimate * jnp.minimum(0.5, (limit / gap) ** 2)
+            return State(
+                ahead=jnp.where(spread(worse, g), state.plain, g + step),
+                g=g,
+                phi=phi,
+                plain=g + residual,
+                size=size,
+                pairs=(secants.moves, secants.changes, secants.valid, secants.gram),
+                n=n,
+                gap=gap,
+                limit=limit,
+                check=jnp.where(look, later, state.check),
+            )
+
+        def unfinished(state: State) -> Array:
+            return (state.n == 0) | ((state.gap > state.limit) & (state.n < max_iter))
+
+        return lax.while_loop(unfinished, advance, self._first(Y)).g
+
+    def _first(self, Y: Array) -> State:
+        none, never = jnp.zeros_like(Y), jnp.asarray(math.inf, dtype=Y.dtype)
+        numbers, count = jnp.zeros_like(self.problem.mass), range(self._memory)
+        pairs = (
+            [none for _ in count],
+            [none for _ in count],
+            [numbers > 0 for _ in count],
+            [[numbers for _ in count] for _ in count],
+        )
+        size = numbers + math.inf
+        # Infinite limits: the first point is looked at, whatever its estimate.
+        return State(self.g, self.g, none, self.g, size, pairs, jnp.asarray(0), never, never, never)
