@@ -44,19 +44,21 @@ class CompiledKernel(GibbsKernel):
 def _log_apply(
     logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
 ) -> Array:
-    """Plain products with one scale a fibre; where digits were lost, the whole axis once more."""
     for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
-        mantissa, scale = _from_logs(logs, axis)
-        product = apply_to_mode(mantissa, matrix, axis)
-        least = smallest_sum(product.dtype, product.shape[axis], jnp)
-        lost = (product < least) & (scale > -math.inf)
-        logs = lax.cond(
-            jnp.any(lost),
-            lambda logs, product, scale, cost, axis=axis: _exact(logs, cost * (-1.0 / eps), axis),
-            lambda logs, product, scale, cost: _to_logs(product, scale),
-            *(logs, product, scale, cost),
-        )
+        logs = _log_apply_axis(logs, matrix, cost * (-1.0 / eps), axis)
     return logs
+
+
+def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
+    """Plain products with one scale a fibre; if digits were lost, log-sum-exps instead."""
+    mantissa, scale = _from_logs(logs, axis)
+    product = apply_to_mode(mantissa, matrix, axis)
+    lost = (product < smallest_sum(product.dtype, product.shape[axis], jnp)) & (scale > -math.inf)
+    return lax.cond(
+        jnp.any(lost),
+        lambda: _exact(logs, exponents, axis),
+        lambda: _to_logs(product, scale),
+    )
 
 
 def _exact(logs: Array, exponents: Array, axis: int) -> Array:
@@ -67,7 +69,12 @@ def _exact(logs: Array, exponents: Array, axis: int) -> Array:
 
 
 def compiled_problem(
-    data: Array, costs: tuple[Array, ...], eps: float, lam: float, order: tuple[int, ...], top: float
+    data: Array,
+    costs: tuple[Array, ...],
+    eps: float,
+    lam: float,
+    order: tuple[int, ...],
+    top: float,
 ) -> TransportProblem:
     """`TransportProblem.of`, for the log domain alone, in which nothing underflows."""
     matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)

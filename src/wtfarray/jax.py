@@ -18,7 +18,6 @@ from wtfarray._arrays import (
     instance_of,
     one_of,
     positive_integer,
-    positive_number,
     same_dtype,
 )
 from wtfarray._typing import Array
@@ -26,14 +25,13 @@ from wtfarray.compiled import MEMORY, CompiledSinkhorn, compiled_problem
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.sinkhorn import (
     centred,
-    default_tolerance,
     of_equal_mass,
     prepare,
     smoothing_levels,
     stranded,
     wrong_mass,
 )
-from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, slopes
+from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
 from wtfarray.tensor import spread
 from wtfarray.transport import TransportProblem
 
@@ -66,8 +64,8 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Duality gap that is allowed, as in `wtfarray.wasserstein`: 1e-6 for float64 and 1e-4 for
-        float32 when absent. The error of the gradient is of the order of its square root.
+        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
+        1e-3 for float32 when absent. The error of the gradient goes with its square root.
     max_iter : int
         Iterations at most.
     reduction : {"sum", "mean", "none"}
@@ -112,7 +110,7 @@ def wasserstein_loss(
     X, Y = as_floating("X", X, jnp), as_floating("Y", Y, jnp)
     check_shape("Y", Y, tuple(X.shape))
     same_dtype("Y", Y, "X", X)
-    tol = default_tolerance(Y) if tol is None else positive_number("tol", tol)
+    tol = training_tolerance(tol, Y)
     max_iter = positive_integer("max_iter", max_iter)
     # On the host, where the numbers of a loss can be read while the data are being traced.
     loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)

@@ -143,7 +143,9 @@ def solve_transport(
     instance_of("loss", loss, Wasserstein, "Wasserstein")
     problem, Y = prepare(X, Y, loss)
     shape = tuple(X.shape)
-    tol = default_tolerance(Y) if tol is None else positive_number("tol", tol)
+    if tol is None:
+        tol = 1e-6 if Y.dtype == xp.float64 else 1e-4
+    tol = positive_number("tol", tol)
     levels: tuple[float, ...] = (1.0,)
     if dual is None:
         g = xp.zeros_like(Y)
@@ -169,11 +171,6 @@ def solve_transport(
         message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
         warnings.warn(message, stacklevel=3)
     return Solution(problem, Y, g, u, values, gap, converged, message, n_iter)
-
-
-def default_tolerance(Y: Array) -> float:
-    """The relative gap that the dtype allows with ease."""
-    return 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-4
 
 
 def centred(g: Array, Y: Array) -> Array:

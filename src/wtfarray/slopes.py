@@ -6,6 +6,7 @@ import math
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays import positive_number
 from wtfarray._typing import Array
 from wtfarray.inner import FAR
 from wtfarray.legendre import dual_of_free
@@ -21,8 +22,15 @@ SECOND_DERIVATIVE = (
 )
 
 
+def training_tolerance(tol: float | None, Y: Array) -> float:
+    """``tol``, or one that float32 reaches at every smoothing: a step of training needs no more."""
+    if tol is None:
+        return 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-3
+    return positive_number("tol", tol)
+
+
 def losses_and_slopes(
-    X: Array, Y: Array, loss: Wasserstein, tol: float | None, max_iter: int
+    X: Array, Y: Array, loss: Wasserstein, tol: float, max_iter: int
 ) -> tuple[Array, Array, Array]:
     """The loss of each sample, in the shape of the sample modes, and its slopes in X and in Y."""
     solution = solve_transport(X, Y, loss, tol=tol, max_iter=max_iter)

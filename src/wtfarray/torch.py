@@ -8,7 +8,7 @@ import torch
 
 from wtfarray._arrays import instance_of, one_of
 from wtfarray.losses import Wasserstein
-from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, losses_and_slopes
+from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, losses_and_slopes, training_tolerance
 
 __all__ = ["wasserstein_loss"]
 
@@ -27,8 +27,8 @@ def wasserstein_loss(
     The smoothed Wasserstein loss between X and Y, differentiable in both.
 
     Gradients are exact at the solution of the transport problem, by the envelope theorem; the
-    iterations are not differentiated and keep no graph. Works with ``backward``, ``torch.func.grad``
-    and ``torch.func.vmap``. Second derivatives raise an error.
+    iterations are not differentiated and keep no graph. Works with ``backward`` and under
+    ``torch.func.grad``, ``jvp`` and ``vmap``. Second derivatives raise an error.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Duality gap that is allowed, as in `wtfarray.wasserstein`: 1e-6 for float64 and 1e-4 for
-        float32 when absent. The error of the gradient is of the order of its square root.
+        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
+        1e-3 for float32 when absent. The error of the gradient goes with its square root.
     max_iter : int
         Iterations at most; one that is not enough warns.
     reduction : {"sum", "mean", "none"}
@@ -76,6 +76,7 @@ def wasserstein_loss(
     instance_of("X", X, torch.Tensor, "a torch tensor")
     instance_of("Y", Y, torch.Tensor, "a torch tensor")
     instance_of("loss", loss, Wasserstein, "Wasserstein")
+    tol = training_tolerance(tol, Y)
     values, _, _ = _SampleLosses.apply(X, Y, loss, tol, max_iter)
     if reduction == "none":
         return values
@@ -87,7 +88,7 @@ class _SampleLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        X: torch.Tensor, Y: torch.Tensor, loss: Wasserstein, tol: float | None, max_iter: int
+        X: torch.Tensor, Y: torch.Tensor, loss: Wasserstein, tol: float, max_iter: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return losses_and_slopes(X, Y, loss, tol, max_iter)
 
@@ -128,7 +129,7 @@ class _SampleLosses(torch.autograd.Function):
         X: torch.Tensor,
         Y: torch.Tensor,
         loss: Wasserstein,
-        tol: float | None,
+        tol: float,
         max_iter: int,
     ) -> tuple[Any, tuple[int, int, int]]:
         # What is mapped over becomes one more mode of samples, the first.
