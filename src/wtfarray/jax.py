@@ -104,10 +104,8 @@ def wasserstein_loss(
     [2, 5]
     """
     one_of("reduction", reduction, REDUCTIONS)
-    instance_of("X", X, jax.Array, "a JAX array")
-    instance_of("Y", Y, jax.Array, "a JAX array")
+    X, Y = _array("X", X), _array("Y", Y)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
-    X, Y = as_floating("X", X, jnp), as_floating("Y", Y, jnp)
     check_shape("Y", Y, tuple(X.shape))
     same_dtype("Y", Y, "X", X)
     tol = training_tolerance(tol, Y)
@@ -119,6 +117,14 @@ def wasserstein_loss(
     if reduction == "none":
         return values
     return jnp.sum(values) if reduction == "sum" else jnp.mean(values)
+
+
+def _array(name: str, array: Array) -> Array:
+    """A floating JAX array; NumPy's are taken too, as by JAX itself."""
+    if isinstance(array, np.ndarray):
+        array = jnp.asarray(array)
+    instance_of(name, array, jax.Array, "a JAX array")
+    return as_floating(name, array, jnp)
 
 
 @dataclass(frozen=True)
@@ -169,8 +175,10 @@ def _solution(
     X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
 ) -> tuple[Array, Array, Array]:
     """The loss of each sample, and its slopes in X and in Y."""
-    if not isinstance(X, jax.core.Tracer) and not isinstance(Y, jax.core.Tracer):
-        prepare(X, Y, Wasserstein(costs, settings.eps, settings.lam, settings.modes))
+    if not any(isinstance(array, jax.core.Tracer) for array in (X, Y, *costs)):
+        # On the host: a check is many small operations, and JAX compiles each of them.
+        x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
+        prepare(x, y, Wasserstein(matrices, settings.eps, settings.lam, settings.modes))
     return _compiled(X, Y, costs, settings)
 
 
