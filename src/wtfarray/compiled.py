@@ -13,8 +13,8 @@ from wtfarray._typing import Array
 from wtfarray.anderson import Secants
 from wtfarray.inner import FAR, Iterate, Sinkhorn
 from wtfarray.kernels import GibbsKernel, _from_logs, _to_logs, logsumexp, smallest_sum
-from wtfarray.legendre import xlogx
-from wtfarray.tensor import apply_to_mode, per_sample, spread
+from wtfarray.legendre import dual_of_free, xlogx
+from wtfarray.tensor import apply_to_mode, inner, per_sample, spread
 from wtfarray.transport import TransportProblem
 
 MEMORY = 8
@@ -98,8 +98,9 @@ class State(NamedTuple):
     pairs: tuple[list[Array], list[Array], list[Array], list[list[Array]]]
     """Of `Secants`."""
     n: Array
+    values: Array
+    """Lower bounds of the loss at the point that was last looked at, (N,)."""
     gap: Array
-    """At ``g``, if it was looked at: then it has been compared with ``limit``."""
     limit: Array
     check: Array
     """Look again when the estimate is below this."""
@@ -108,8 +109,8 @@ class State(NamedTuple):
 class CompiledSinkhorn(Sinkhorn):
     """`Sinkhorn.iterates` and `solve_to_gap` together, as one loop on the device."""
 
-    def run(self, Y: Array, tol: Array, max_iter: Array) -> Array:
-        """Iterate until the duality gap is at most ``tol`` times the value; returns g."""
+    def run(self, Y: Array, tol: Array, max_iter: Array) -> tuple[Array, Array]:
+        """Iterate until the gap is at most ``tol`` times the value; g and the values, (N,)."""
         problem = self.problem
         lam, mass = problem.lam, problem.mass
         filled = spread(mass > 0, Y)
@@ -118,9 +119,13 @@ class CompiledSinkhorn(Sinkhorn):
         floor = jnp.sum(mass) * problem.kernel.eps
         factor = problem.kernel.eps if problem.conserves_mass else lam
 
-        def measure(g: Array) -> tuple[Array, Array]:
-            values, gaps, _ = self.bounds(Y, g)
-            return jnp.sum(gaps), tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
+        def measure(point: Iterate) -> tuple[Array, Array, Array]:
+            # As `bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
+            u, _ = dual_of_free(point.g, lam, jnp)
+            values = inner(u, Y) - problem.value(point.marginal) - mass * point.shift
+            allowed = jnp.where((Y > 0) | ~filled, point.g, -math.inf)
+            gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
+            return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
 
         def advance(state: State) -> State:
             g = state.ahead
@@ -147,7 +152,9 @@ class CompiledSinkhorn(Sinkhorn):
             n, estimate = state.n + 1, jnp.sum(point.gap_bound(factor))
             look = (estimate <= jnp.minimum(state.limit, state.check)) | (n % 100 == 0)
             look = look | (n == max_iter)
-            gap, limit = lax.cond(look, measure, lambda _: (state.gap, state.limit), g)
+            values, gap, limit = lax.cond(
+                look, lambda: measure(point), lambda: (state.values, state.gap, state.limit)
+            )
             later = estimate * jnp.minimum(0.5, (limit / gap) ** 2)
             return State(
                 ahead=jnp.where(spread(worse, g), state.plain, g + step),
@@ -157,6 +164,7 @@ class CompiledSinkhorn(Sinkhorn):
                 size=size,
                 pairs=(secants.moves, secants.changes, secants.valid, secants.gram),
                 n=n,
+                values=values,
                 gap=gap,
                 limit=limit,
                 check=jnp.where(look, later, state.check),
@@ -165,7 +173,8 @@ class CompiledSinkhorn(Sinkhorn):
         def unfinished(state: State) -> Array:
             return (state.n == 0) | ((state.gap > state.limit) & (state.n < max_iter))
 
-        return lax.while_loop(unfinished, advance, self._first(Y)).g
+        last = lax.while_loop(unfinished, advance, self._first(Y))
+        return last.g, last.values
 
     def _first(self, Y: Array) -> State:
         none, never = jnp.zeros_like(Y), jnp.asarray(math.inf, dtype=Y.dtype)
@@ -176,6 +185,8 @@ class CompiledSinkhorn(Sinkhorn):
             [numbers > 0 for _ in count],
             [[numbers for _ in count] for _ in count],
         )
-        size = numbers + math.inf
         # Infinite limits: the first point is looked at, whatever its estimate.
-        return State(self.g, self.g, none, self.g, size, pairs, jnp.asarray(0), never, never, never)
+        return State(
+            *(self.g, self.g, none, self.g, numbers + math.inf, pairs),
+            *(jnp.asarray(0), numbers, never, never, never),
+        )

@@ -209,19 +209,21 @@ def _compiled(
     problem = problem_at(settings.eps, data)
     Y = of_equal_mass(problem, Y)
 
-    def level(g: Array, setting: tuple[Array, Array, Array]) -> tuple[Array, None]:
+    def level(
+        found: tuple[Array, Array], setting: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], None]:
         eps, tol, max_iter = setting
-        solver = CompiledSinkhorn(problem_at(eps, data), g, MEMORY)
+        solver = CompiledSinkhorn(problem_at(eps, data), found[0], MEMORY)
         return solver.run(Y, tol, max_iter), None
 
     coarse = len(settings.levels) - 1
     eps = jnp.asarray([settings.eps * level for level in settings.levels], dtype=Y.dtype)
     tols = jnp.asarray([1e-2] * coarse + [settings.tol], dtype=Y.dtype)
     most = jnp.asarray([min(50, settings.max_iter)] * coarse + [settings.max_iter])
-    g, _ = lax.scan(level, jnp.zeros_like(Y), (eps, tols, most))
+    start = (jnp.zeros_like(Y), jnp.zeros_like(problem.mass))
+    (g, values), _ = lax.scan(level, start, (eps, tols, most))
     if problem.conserves_mass:
         g = centred(g, Y)
-    values, _, _ = CompiledSinkhorn(problem, g, MEMORY).bounds(Y, g)
     slope_X, slope_Y = slopes(problem, Y, g)
     values = jnp.where(refused, math.nan, values)
     slope_X, slope_Y = (
