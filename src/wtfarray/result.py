@@ -84,6 +84,40 @@ class Factorisation:
             tensor = cp_to_tensor(self.factors, self.weights)
         return array_namespace(tensor).reshape(tensor, self.shape)
 
+    def to_tensorly(self) -> Any:
+        """
+        The model as TensorLy's ``TuckerTensor``, or ``CPTensor`` for `cp` and `nmf`.
+
+        The arrays stay those of the fit. Both kinds are accepted as ``init`` of a fit.
+
+        Returns
+        -------
+        tensorly.tucker_tensor.TuckerTensor or tensorly.cp_tensor.CPTensor
+            Needs TensorLy, with its backend set to the library of the arrays.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import wtfarray as wtf
+        >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+        >>> fit = wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0)
+        >>> fit.to_tensorly()  # doctest: +SKIP
+        (weights, factors) : rank-2 CPTensor of shape (8, 12)
+        """
+        try:
+            from tensorly.cp_tensor import CPTensor
+            from tensorly.tucker_tensor import TuckerTensor
+        except ImportError:
+            msg = "to_tensorly needs TensorLy: pip install 'wtfarray[tensorly]'"
+            raise ImportError(msg) from None
+        if self.core is not None:
+            return TuckerTensor((self.core, list(self.factors)))
+        weights = self.weights
+        if weights is None:
+            first = self.factors[0]
+            weights = array_namespace(first).ones_like(first[0, :])
+        return CPTensor((weights, list(self.factors)))
+
     def project(self, X: Array, /, **options: Any) -> Array:
         """
         The sample factor of new data, all else held: a convex problem.
