@@ -81,8 +81,10 @@ class TestInit:
         assert_close(held, array(decomposition.factors[1]), rtol=0, atol=0)
 
     @pytest.mark.parametrize("model", FITS)
-    def test_fit_goes_on_from_it(self, array, model):
+    def test_fit_goes_on_from_it(self, backend, array, model):
         """From where TensorLy arrived the first objective is below that of a random start."""
+        if backend.name == "jax":
+            pytest.skip("compiling takes long: left to the faster backends")
         decomposition = decompose(model)
         kept = [factor.copy() for factor in decomposition.factors]
         first = {}

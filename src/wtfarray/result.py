@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,6 +183,8 @@ def to_dtype_name(array: Array) -> str:
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an npz file that is either whole or not there, whatever happens meanwhile."""
+    import tempfile  # here, for it would be a tenth of the time of importing the library
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
