@@ -74,6 +74,14 @@ class TestInit:
             found = wtf.cp_to_tensor(factors, *last)
         np.testing.assert_allclose(found, decomposition.to_tensor(), rtol=1e-10, atol=1e-15)
 
+    def test_tensor_stays_with_equal_shares(self, array):
+        decomposition = decompose("cp")
+        constraints = (None, "columns", "columns")
+        setup = set_up_for(array(data()), "cp", constraints=constraints, weights="fixed")
+        blocks = given_blocks(setup, placed(array, decomposition))
+        expected = array(decomposition.to_tensor())
+        assert_close(setup.model.tensor(blocks), expected, rtol=1e-10, atol=1e-15)
+
     def test_fixed_factors_stay(self, array):
         decomposition = decompose("nmf")
         setup = set_up_for(array(data()), "nmf", constraints=("columns", None), fixed=(1,))

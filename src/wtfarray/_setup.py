@@ -209,6 +209,8 @@ def given_blocks(setup: Setup, init: Any) -> list[Array]:
     if head is not None:
         name = "core" if setup.kind == "tucker" else "weights"
         last = _block(setup, f"the {name} of init", head, shape)
+        if isinstance(setup.model, CPModel) and not learned:
+            last = last / setup.model.scale  # which the model brings along
     else:
         xp = array_namespace(setup.X)
         last = xp.ones(shape, dtype=setup.X.dtype, device=device_of(setup.X))

@@ -100,7 +100,7 @@ class Factorisation:
         >>> import wtfarray as wtf
         >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
         >>> fit = wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0)
-        >>> fit.to_tensorly()  # doctest: +SKIP
+        >>> fit.to_tensorly()
         (weights, factors) : rank-2 CPTensor of shape (8, 12)
         """
         try:
