@@ -130,28 +130,28 @@ def test_kernel_that_underflows(eps):
         np.testing.assert_allclose(to_numpy(found), getattr(kernel, name)(logs), rtol=1e-13)
 
 
-def test_zeros_in_several_modes_of_float32():
-    """A softmax that underflows, and zeros in the data, transported along modes 2 and 0."""
+def test_zeros_along_another_mode_in_float32():
+    """A softmax that underflows, and zeros in the data, transported along the first mode."""
     rng = np.random.default_rng(1)
-    X = rng.gamma(1.0, size=(4, 2, 3)) * (rng.uniform(size=(4, 2, 3)) < 0.7)
-    X /= X.sum(axis=(0, 2), keepdims=True)
-    X, logits = X.astype("float32"), rng.normal(size=(4, 2, 3)).astype("float32")
-    logits[1, 0, 2] = -2000.0
-    loss = wtf.Wasserstein(wtf.grid_cost(3, 4), eps=0.1, modes=(2, 0))
+    X = rng.gamma(1.0, size=(4, 3)) * (rng.uniform(size=(4, 3)) < 0.7)
+    X /= X.sum(axis=0, keepdims=True)
+    X, logits = X.astype("float32"), rng.normal(size=(4, 3)).astype("float32")
+    logits[1, 2] = -2000.0
+    loss = wtf.Wasserstein(wtf.grid_cost(4), eps=0.1, modes=(0,))
 
     def f(logits, X):
-        Y = jax.nn.softmax(logits, axis=(0, 2))
+        Y = jax.nn.softmax(logits, axis=0)
         return wasserstein_loss(X, Y, loss, reduction="mean"), Y
 
     (value, Y), (in_logits, in_X) = jax.jit(jax.value_and_grad(f, argnums=(0, 1), has_aux=True))(
         jnp.asarray(logits), jnp.asarray(X)
     )
     assert value.dtype == in_logits.dtype == jnp.float32
-    assert float(Y[1, 0, 2]) == float(in_logits[1, 0, 2]) == 0
+    assert float(Y[1, 2]) == float(in_logits[1, 2]) == 0
     expected = wtf.wasserstein(X, to_numpy(Y), loss)
-    assert float(value) == pytest.approx(float(expected.value) / 2, rel=1e-4)
-    through = to_numpy(Y) * np.where(to_numpy(Y) > 0, expected.gradient, 0.0) / 2
-    through -= to_numpy(Y) * through.sum(axis=(0, 2), keepdims=True)
+    assert float(value) == pytest.approx(float(expected.value) / 3, rel=1e-4)
+    through = to_numpy(Y) * np.where(to_numpy(Y) > 0, expected.gradient, 0.0) / 3
+    through -= to_numpy(Y) * through.sum(axis=0, keepdims=True)
     np.testing.assert_allclose(to_numpy(in_logits), through, atol=1e-3)
     assert bool(jnp.all(jnp.isfinite(in_X)))
     assert float(jnp.max(jnp.where(X == 0, in_X, -jnp.inf))) < float(
