@@ -19,6 +19,8 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 3
 
+# Only the docstrings of what is built on them are needed.
+autodoc_mock_imports = ["jax", "torch"]
 # Types are in the docstrings.
 autodoc_typehints = "none"
 napoleon_google_docstring = False

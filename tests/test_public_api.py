@@ -38,8 +38,22 @@ def test_api_page_lists_the_public_names():
     assert sorted(listed) == sorted(name for name in wtfarray.__all__ if name != "__version__")
 
 
+@pytest.mark.parametrize("adapter", ["torch", "jax"])
+def test_api_page_lists_the_adapters(adapter):
+    """Read, not imported: the libraries are installed in their own sessions only."""
+    tree = ast.parse((ROOT / "src" / "wtfarray" / f"{adapter}.py").read_text(encoding="utf-8"))
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(rf"^\.\. auto\w+:: wtfarray\.{adapter}\.(\w+)$", page, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(names)
+
+
 def test_import_loads_no_optional_package():
-    optional = {"torch", "jax", "cupy", "scipy", "sklearn", "matplotlib"}
+    optional = {"torch", "jax", "cupy", "scipy", "sklearn", "matplotlib", "tqdm", "tensorly"}
     code = "import sys, wtfarray; print(*{name.partition('.')[0] for name in sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())

@@ -23,7 +23,7 @@ from wtfarray._arrays import (
     positive_number,
 )
 from wtfarray._typing import Array
-from wtfarray.legendre import Constraint, check_constraint
+from wtfarray.legendre import Constraint, check_constraint, constrained_axes
 from wtfarray.losses import Loss, LossSum, Wasserstein
 from wtfarray.models import CPModel, Model, TuckerModel
 from wtfarray.tensor import per_sample
@@ -187,7 +187,11 @@ def _sample_weight(sample_weight: Array | None, X: Array) -> Array | None:
 
 
 def given_blocks(setup: Setup, init: Any) -> list[Array]:
-    """The blocks that the caller gave: factors alone, or with weights or core before them."""
+    """
+    The blocks that the caller gave: factors alone, or with weights or core before them.
+
+    A fit and TensorLy's CPTensor and TuckerTensor are such pairs.
+    """
     head, factors = None, init
     if isinstance(init, Sequence) and len(init) == 2 and isinstance(init[1], Sequence):
         head, factors = init
@@ -196,23 +200,53 @@ def given_blocks(setup: Setup, init: Any) -> list[Array]:
     if not isinstance(factors, Sequence) or len(factors) != setup.modes:
         msg = f"init is a {type(init).__name__}: expected a name, or {setup.modes} factors"
         raise ValueError(msg)
-    blocks = [_block(setup, k, f"init[{k}]", factor) for k, factor in enumerate(factors)]
-    if len(setup.shapes) == setup.modes:
-        if head is not None:  # weights that are not learned go into the first factor
-            blocks[0] = blocks[0] * _block(setup, setup.modes, "init[0]", head)
-        return blocks
-    xp = array_namespace(setup.X)
-    shape = setup.shapes[-1]
-    if head is None:
-        ones = xp.ones(shape, dtype=setup.X.dtype, device=device_of(setup.X))
-        return [*blocks, ones / math.prod(shape)]
-    return [*blocks, _block(setup, setup.modes, "init", head)]
+    blocks = [
+        _block(setup, f"factor {k} of init", factor, setup.shapes[k])
+        for k, factor in enumerate(factors)
+    ]
+    learned = len(setup.shapes) > setup.modes
+    shape = setup.shapes[-1] if learned else setup.shapes[0][1:]
+    if head is not None:
+        name = "core" if setup.kind == "tucker" else "weights"
+        last = _block(setup, f"the {name} of init", head, shape)
+        if isinstance(setup.model, CPModel) and not learned:
+            last = last / setup.model.scale  # which the model brings along
+    else:
+        xp = array_namespace(setup.X)
+        last = xp.ones(shape, dtype=setup.X.dtype, device=device_of(setup.X))
+        last = last / math.prod(shape) if learned else last
+    return _with_scales_moved(setup, blocks, last, learned=learned)
 
 
-def _block(setup: Setup, k: int, name: str, array: Array) -> Array:
+def _with_scales_moved(
+    setup: Setup, factors: list[Array], last: Array, *, learned: bool
+) -> list[Array]:
+    """
+    Normalise the free factors that have to be, and multiply the core or the weights instead.
+
+    Weights that are not learned go into a factor that is free to be of any scale, if there is one.
+    So the tensor stays what the caller gave, whatever scales its factors had.
+    """
+    xp = array_namespace(last)
+    carriers = [k for k in setup.free if k < setup.modes and setup.constraints[k] in (None, "rows")]
+    for k, factor in enumerate(factors):
+        axes = constrained_axes(setup.constraints[k], 2)
+        if k not in setup.free or k in carriers or axes is None:
+            continue
+        scale = xp.sum(factor, axis=axes, keepdims=True)
+        factors[k] = factor / xp.where(scale > 0, scale, 1.0)
+        along = k if setup.kind == "tucker" else 0
+        last = last * xp.reshape(scale, (-1,) + (1,) * (last.ndim - along - 1))
+    if learned:
+        return [*factors, last]
+    if carriers:
+        factors[carriers[0]] = factors[carriers[0]] * last
+    return factors
+
+
+def _block(setup: Setup, name: str, array: Array, shape: tuple[int, ...]) -> Array:
     xp = array_namespace(setup.X)
     common_namespace(**{name: array})
     array = follow(name, array, xp, setup.X.dtype, device_of(setup.X))
-    rank = setup.shapes[0][1:]
-    check_shape(name, array, setup.shapes[k] if k < len(setup.shapes) else rank)
+    check_shape(name, array, shape)
     return as_nonnegative(name, array, xp)

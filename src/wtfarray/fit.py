@@ -73,9 +73,11 @@ def cp(
         init : {"kl", "random", "nnsvd"} or factors
             Where to start: random factors and a few multiplicative steps for the Kullback-Leibler
             divergence; random factors; non-negative SVD; given factors, alone or as
-            ``(weights, factors)`` or ``(core, factors)``. Given factors are copied and entries
-            below 1e-8 of the mean are raised to that, for an exact zero could never grow. By
-            default "kl", or "random" where most of X is zero.
+            ``(weights, factors)`` or ``(core, factors)``, such as a fit or TensorLy's CPTensor and
+            TuckerTensor. Given factors are copied and normalised, their scales go into the weights,
+            the core or a factor without constraint; entries below 1e-8 of the mean are raised to
+            that, for an exact zero could never grow. By default "kl", or "random" where most of X
+            is zero.
         n_init : int, default 1
             Number of starts; the best result is returned.
         rng : int or numpy.random.Generator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +83,40 @@ class Factorisation:
             tensor = cp_to_tensor(self.factors, self.weights)
         return array_namespace(tensor).reshape(tensor, self.shape)
 
+    def to_tensorly(self) -> Any:
+        """
+        The model as TensorLy's ``TuckerTensor``, or ``CPTensor`` for `cp` and `nmf`.
+
+        The arrays stay those of the fit. Both kinds are accepted as ``init`` of a fit.
+
+        Returns
+        -------
+        tensorly.tucker_tensor.TuckerTensor or tensorly.cp_tensor.CPTensor
+            Needs TensorLy, with its backend set to the library of the arrays.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import wtfarray as wtf
+        >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+        >>> fit = wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0)
+        >>> fit.to_tensorly()
+        (weights, factors) : rank-2 CPTensor of shape (8, 12)
+        """
+        try:
+            from tensorly.cp_tensor import CPTensor
+            from tensorly.tucker_tensor import TuckerTensor
+        except ImportError:
+            msg = "to_tensorly needs TensorLy: pip install 'wtfarray[tensorly]'"
+            raise ImportError(msg) from None
+        if self.core is not None:
+            return TuckerTensor((self.core, list(self.factors)))
+        weights = self.weights
+        if weights is None:
+            first = self.factors[0]
+            weights = array_namespace(first).ones_like(first[0, :])
+        return CPTensor((weights, list(self.factors)))
+
     def project(self, X: Array, /, **options: Any) -> Array:
         """
         The sample factor of new data, all else held: a convex problem.
@@ -150,6 +183,8 @@ def to_dtype_name(array: Array) -> str:
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an npz file that is either whole or not there, whatever happens meanwhile."""
+    import tempfile  # here, for it would be a tenth of the time of importing the library
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:

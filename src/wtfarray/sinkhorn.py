@@ -95,22 +95,61 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
+    solution = solve_transport(X, Y, loss, tol=tol, max_iter=max_iter, dual=dual)
+    problem, shape = solution.problem, tuple(X.shape)
+    return TransportResult(
+        array_namespace(solution.values).sum(solution.values),
+        unstack(problem, solution.u, shape),
+        solution.gap,
+        solution.converged,
+        solution.message,
+        solution.n_iter,
+        unstack(problem, solution.g, shape),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A dual solution of every sample; all arrays are stacks (N, ...)."""
+
+    problem: TransportProblem
+    Y: Array
+    """Balanced: brought to the masses of X, from which it may differ by rounding."""
+    g: Array
+    """The free dual variable; balanced: ``<g, Y> = 0`` in each sample."""
+    u: Array
+    """The gradient in Y, -inf where Y is 0."""
+    values: Array
+    """Lower bounds, (N,)."""
+    gap: float
+    converged: bool
+    message: str
+    n_iter: int
+
+
+def solve_transport(
+    X: Array,
+    Y: Array,
+    loss: Wasserstein,
+    *,
+    tol: float | None,
+    max_iter: int,
+    dual: Array | None = None,
+) -> Solution:
+    """`wasserstein`, sample by sample; warns if it does not converge."""
     named = {"X": X, "Y": Y} if dual is None else {"X": X, "Y": Y, "dual": dual}
     xp = common_namespace(**named)
     max_iter = positive_integer("max_iter", max_iter)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
-    problem = loss.bind(X)
+    problem, Y = prepare(X, Y, loss)
     shape = tuple(X.shape)
-    check_shape("Y", Y, shape)
-    Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
-    Y = _feasible(problem, Y, shape)
     if tol is None:
         tol = 1e-6 if Y.dtype == xp.float64 else 1e-4
     tol = positive_number("tol", tol)
     levels: tuple[float, ...] = (1.0,)
     if dual is None:
         g = xp.zeros_like(Y)
-        levels = _levels(loss)
+        levels = smoothing_levels(loss)
     else:
         g = stack(problem, same_dtype("dual", as_dual("dual", dual, shape, xp), "X", problem.data))
     n_iter = 0
@@ -120,7 +159,24 @@ def wasserstein(
         g, n = solve_to_gap(coarse, Y, relative(coarse.problem, 1e-2), min(50, max_iter))
         n_iter += n
     g, n = solve_to_gap(Sinkhorn(problem, g), Y, relative(problem, tol), max_iter)
-    return _result(problem, Y, g, shape, tol, n_iter + n)
+    n_iter += n
+    if problem.conserves_mass:
+        g = centred(g, Y)
+    values, gaps, u = problem.bounds(g, Y)
+    gap = float(xp.sum(gaps))
+    converged = gap <= relative(problem, tol)(float(xp.sum(values)))
+    message = f"duality gap {gap:.1e} after {n_iter} iterations"
+    if not converged:
+        message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
+        warnings.warn(message, stacklevel=3)
+    return Solution(problem, Y, g, u, values, gap, converged, message, n_iter)
+
+
+def centred(g: Array, Y: Array) -> Array:
+    """Take a constant off every sample of g, so that ``<g, Y> = 0``: balanced, it is free."""
+    weight = per_sample(Y)
+    xp = array_namespace(g)
+    return g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
 
 
 def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
@@ -129,53 +185,58 @@ def relative(problem: TransportProblem, tol: float) -> Callable[[float], float]:
     return lambda value: tol * max(abs(value), floor)
 
 
-def _levels(loss: Wasserstein) -> tuple[float, ...]:
+def smoothing_levels(loss: Wasserstein) -> tuple[float, ...]:
     """Multiples of eps, 3 apart, down from a tenth of the mean cost to eps itself."""
     most = max(0.1 * loss.typical_cost() / loss.eps, 1.0)
     count = math.floor(math.log(most) / math.log(3.0))
     return tuple(3.0**k for k in range(count, -1, -1))
 
 
-def _feasible(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Array:
-    """Refuse a Y to which the loss is infinite; balanced: make the masses equal to rounding."""
-    xp = array_namespace(Y)
-    mass, found = problem.mass, per_sample(Y)
-    if problem.conserves_mass:
-        tolerance = 1e-6 if Y.dtype == xp.float64 else 1e-3
-        wrong = xp.abs(found - mass) > tolerance * mass
-        expected = "the same mass, or a loss with finite lam"
-    else:
-        wrong = (mass > 0) & ~(found > 0)
-        expected = "a positive mass"
+def prepare(X: Array, Y: Array, loss: Wasserstein) -> tuple[TransportProblem, Array]:
+    """Check X and Y; the problem of X, and Y stacked, balanced of the masses of X to rounding."""
+    xp = common_namespace(X=X, Y=Y)
+    problem = loss.bind(X)
+    shape = tuple(X.shape)
+    check_shape("Y", Y, shape)
+    Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
+    wrong = wrong_mass(problem, Y)
     if bool(xp.any(wrong)):
         i = int(xp.argmax(xp.astype(wrong, xp.int64)))
+        expected = "a positive mass"
+        if problem.conserves_mass:
+            expected = "the same mass, or a loss with finite lam"
         msg = (
-            f"Y weighs {float(found[i])} in sample {i}, where X weighs {float(mass[i])}: "
-            f"expected {expected}"
+            f"Y weighs {float(per_sample(Y)[i])} in sample {i}, where X weighs "
+            f"{float(problem.mass[i])}: expected {expected}"
         )
         raise ValueError(msg)
-    stranded = (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
-    if bool(xp.any(stranded)):
-        X, stranded = (unstack(problem, stacked, shape) for stacked in (problem.data, stranded))
-        refuse_where(stranded, "X", X, "a way of finite cost to where Y is positive")
+    lost = stranded(problem, Y)
+    if bool(xp.any(lost)):
+        data, lost = (unstack(problem, stacked, shape) for stacked in (problem.data, lost))
+        refuse_where(lost, "X", data, "a way of finite cost to where Y is positive")
+    return problem, of_equal_mass(problem, Y)
+
+
+def wrong_mass(problem: TransportProblem, Y: Array) -> Array:
+    """The samples, (N,) bool, whose mass makes the loss infinite."""
+    mass, found = problem.mass, per_sample(Y)
+    xp = array_namespace(Y)
+    if not problem.conserves_mass:
+        return (mass > 0) & ~(found > 0)
+    tolerance = 1e-6 if Y.dtype == xp.float64 else 1e-3
+    return xp.abs(found - mass) > tolerance * mass
+
+
+def stranded(problem: TransportProblem, Y: Array) -> Array:
+    """Where, (N, ...) bool, mass of X has no way of finite cost to any of Y."""
+    return (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
+
+
+def of_equal_mass(problem: TransportProblem, Y: Array) -> Array:
+    """Balanced: remove from Y what its mass still differs by from that of X."""
     if not problem.conserves_mass:
         return Y
-    return Y * spread(xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0), Y)
-
-
-def _result(
-    problem: TransportProblem, Y: Array, g: Array, shape: tuple[int, ...], tol: float, n_iter: int
-) -> TransportResult:
     xp = array_namespace(Y)
-    if problem.conserves_mass:
-        weight = per_sample(Y)
-        g = g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
-    values, gaps, u = problem.bounds(g, Y)
-    value, gap = xp.sum(values), float(xp.sum(gaps))
-    converged = gap <= relative(problem, tol)(float(value))
-    message = f"duality gap {gap:.1e} after {n_iter} iterations"
-    if not converged:
-        message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
-        warnings.warn(message, stacklevel=3)
-    gradient, dual = unstack(problem, u, shape), unstack(problem, g, shape)
-    return TransportResult(value, gradient, gap, converged, message, n_iter, dual)
+    found = per_sample(Y)
+    ratio = xp.where(found > 0, problem.mass / xp.where(found > 0, found, 1.0), 0.0)
+    return Y * spread(ratio, Y)

@@ -1,0 +1,233 @@
+"""The smoothed Wasserstein loss for training loops in JAX."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from wtfarray._arrays import (
+    as_floating,
+    check_shape,
+    instance_of,
+    one_of,
+    positive_integer,
+    same_dtype,
+)
+from wtfarray._typing import Array
+from wtfarray.compiled import MEMORY, CompiledSinkhorn, compiled_problem
+from wtfarray.losses import Wasserstein, stack, unstack
+from wtfarray.sinkhorn import (
+    centred,
+    of_equal_mass,
+    prepare,
+    smoothing_levels,
+    stranded,
+    wrong_mass,
+)
+from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
+from wtfarray.tensor import spread
+from wtfarray.transport import TransportProblem
+
+__all__ = ["wasserstein_loss"]
+
+
+def wasserstein_loss(
+    X: Array,
+    Y: Array,
+    loss: Wasserstein,
+    /,
+    *,
+    tol: float | None = None,
+    max_iter: int = 2000,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> Array:
+    """
+    The smoothed Wasserstein loss between X and Y, differentiable in both.
+
+    Gradients are exact at the solution of the transport problem, by the envelope theorem; the
+    iterations are not differentiated. They are one compiled loop on the device of the data, which
+    works under ``jax.jit``, ``jax.grad``, ``jax.jvp`` and ``jax.vmap``. Second derivatives raise an
+    error.
+
+    Parameters
+    ----------
+    X, Y : array (n_0, ..., n_{d-1})
+        Non-negative data and prediction, of one dtype (float32 or float64). Balanced transport
+        needs samples of equal mass.
+    loss : Wasserstein
+        Costs, eps, lam and transported modes; each index of the other modes is one sample.
+    tol : float, optional
+        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
+        1e-3 for float32 when absent. The error of the gradient goes with its square root.
+    max_iter : int
+        Iterations at most.
+    reduction : {"sum", "mean", "none"}
+        Sum or mean over the samples, or the loss of each.
+
+    Returns
+    -------
+    array
+        A number, or for "none" one for each sample, in the shape of the modes that are not
+        transported.
+
+    Notes
+    -----
+    Compiled code cannot raise: where numbers are known only at run time, a sample that would be
+    refused has the loss NaN. Nor can it warn when ``max_iter`` was not enough; the value is a lower
+    bound even then.
+
+    Where Y (or X) is 0 the slope in it is -inf. The gradient holds the slope at the smallest normal
+    number instead, large and finite.
+
+    Balanced, the loss is taken as a function of Y brought to the mass of X: the gradient in Y is
+    orthogonal to Y in each sample, and those in X and Y belong to that function.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import wtfarray as wtf
+    >>> from wtfarray.jax import wasserstein_loss
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.05)
+    >>> target = jnp.eye(8)[jnp.asarray([2, 5])]
+    >>> def objective(logits):
+    ...     return wasserstein_loss(target, jax.nn.softmax(logits), loss, reduction="mean")
+    >>> gradient = jax.jit(jax.grad(objective))(jnp.zeros((2, 8)))
+    >>> jnp.argmax(-gradient, axis=1).tolist()  # towards the targets
+    [2, 5]
+    """
+    one_of("reduction", reduction, REDUCTIONS)
+    X, Y = _array("X", X), _array("Y", Y)
+    instance_of("loss", loss, Wasserstein, "Wasserstein")
+    check_shape("Y", Y, tuple(X.shape))
+    same_dtype("Y", Y, "X", X)
+    tol = training_tolerance(tol, Y)
+    max_iter = positive_integer("max_iter", max_iter)
+    # On the host, where the numbers of a loss can be read while the data are being traced.
+    loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)
+    settings = Settings.of(loss, tuple(X.shape), tol, max_iter)
+    values = _values(X, Y, loss.costs, settings)
+    if reduction == "none":
+        return values
+    return jnp.sum(values) if reduction == "sum" else jnp.mean(values)
+
+
+def _array(name: str, array: Array) -> Array:
+    """A floating JAX array; NumPy's are taken too, as by JAX itself."""
+    if isinstance(array, np.ndarray):
+        array = jnp.asarray(array)
+    instance_of(name, array, jax.Array, "a JAX array")
+    return as_floating(name, array, jnp)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the compiled code is made for: equal settings are compiled once."""
+
+    eps: float
+    lam: float
+    modes: tuple[tuple[int, ...], ...] | None
+    levels: tuple[float, ...]
+    top: float
+    """The largest finite cost, summed over the costs."""
+    transported: tuple[int, ...]
+    tol: float
+    max_iter: int
+
+    @classmethod
+    def of(cls, loss: Wasserstein, shape: tuple[int, ...], tol: float, max_iter: int) -> Settings:
+        """Read off a loss with costs on the host all that decides how it is solved."""
+        top = sum(float(np.max(cost, where=np.isfinite(cost), initial=0.0)) for cost in loss.costs)
+        return cls(
+            loss.eps,
+            loss.lam,
+            loss.modes,
+            smoothing_levels(loss),
+            top,
+            loss.transported(shape),
+            tol,
+            max_iter,
+        )
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _values(X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings) -> Array:
+    """The loss of each sample, in the shape of the sample modes."""
+    return _solution(X, Y, costs, settings)[0]
+
+
+@_values.defjvp
+def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    values, slope_X, slope_Y = _solution(*primals, settings)
+    change = slope_X * tangents[0] + slope_Y * tangents[1]
+    return values, jnp.sum(change, axis=settings.transported)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _solution(
+    X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
+) -> tuple[Array, Array, Array]:
+    """The loss of each sample, and its slopes in X and in Y."""
+    if not any(isinstance(array, jax.core.Tracer) for array in (X, Y, *costs)):
+        # On the host: a check is many small operations, and JAX compiles each of them.
+        x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
+        prepare(x, y, Wasserstein(matrices, settings.eps, settings.lam, settings.modes))
+    return _compiled(X, Y, costs, settings)
+
+
+@_solution.defjvp
+def _solution_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(SECOND_DERIVATIVE)
+
+
+@partial(jax.jit, static_argnums=(3,))
+def _compiled(
+    X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
+) -> tuple[Array, Array, Array]:
+    shape, moved = tuple(X.shape), settings.transported
+    order = (*(k for k in range(X.ndim) if k not in moved), *moved)
+    costs = tuple(jnp.asarray(cost, dtype=X.dtype) for cost in costs)
+
+    def problem_at(eps: Any, data: Array) -> TransportProblem:
+        return compiled_problem(data, costs, eps, settings.lam, order, settings.top)
+
+    data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
+    problem = problem_at(settings.eps, data)
+    Y = stack(problem, Y)
+    # What `prepare` would refuse: solved for ones instead, and marked in the end.
+    unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
+    refused = jnp.any(unsound | stranded(problem, Y), axis=tuple(range(1, Y.ndim)))
+    refused = refused | wrong_mass(problem, Y)
+    data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
+    problem = problem_at(settings.eps, data)
+    Y = of_equal_mass(problem, Y)
+
+    def level(
+        found: tuple[Array, Array], setting: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], None]:
+        eps, tol, max_iter = setting
+        solver = CompiledSinkhorn(problem_at(eps, data), found[0], MEMORY)
+        return solver.run(Y, tol, max_iter), None
+
+    coarse = len(settings.levels) - 1
+    eps = jnp.asarray([settings.eps * level for level in settings.levels], dtype=Y.dtype)
+    tols = jnp.asarray([1e-2] * coarse + [settings.tol], dtype=Y.dtype)
+    most = jnp.asarray([min(50, settings.max_iter)] * coarse + [settings.max_iter])
+    start = (jnp.zeros_like(Y), jnp.zeros_like(problem.mass))
+    (g, values), _ = lax.scan(level, start, (eps, tols, most))
+    if problem.conserves_mass:
+        g = centred(g, Y)
+    slope_X, slope_Y = slopes(problem, Y, g)
+    values = jnp.where(refused, math.nan, values)
+    slope_X, slope_Y = (
+        unstack(problem, jnp.where(spread(refused, slope), math.nan, slope), shape)
+        for slope in (slope_X, slope_Y)
+    )
+    return jnp.reshape(values, [shape[k] for k in order if k not in moved]), slope_X, slope_Y

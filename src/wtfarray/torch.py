@@ -1,0 +1,169 @@
+"""The smoothed Wasserstein loss for training loops in torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from wtfarray._arrays import instance_of, one_of
+from wtfarray.losses import Wasserstein
+from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, losses_and_slopes, training_tolerance
+
+__all__ = ["wasserstein_loss"]
+
+
+def wasserstein_loss(
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    loss: Wasserstein,
+    /,
+    *,
+    tol: float | None = None,
+    max_iter: int = 2000,
+    reduction: Literal["sum", "mean", "none"] = "sum",
+) -> torch.Tensor:
+    """
+    The smoothed Wasserstein loss between X and Y, differentiable in both.
+
+    Gradients are exact at the solution of the transport problem, by the envelope theorem; the
+    iterations are not differentiated and keep no graph. Works with ``backward`` and under
+    ``torch.func.grad``, ``jvp`` and ``vmap``. Second derivatives raise an error.
+
+    Parameters
+    ----------
+    X, Y : tensor (n_0, ..., n_{d-1})
+        Non-negative data and prediction, of one dtype (float32 or float64) and device. Balanced
+        transport needs samples of equal mass.
+    loss : Wasserstein
+        Costs, eps, lam and transported modes; each index of the other modes is one sample.
+    tol : float, optional
+        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
+        1e-3 for float32 when absent. The error of the gradient goes with its square root.
+    max_iter : int
+        Iterations at most; one that is not enough warns.
+    reduction : {"sum", "mean", "none"}
+        Sum or mean over the samples, or the loss of each.
+
+    Returns
+    -------
+    tensor
+        A number, or for "none" one for each sample, in the shape of the modes that are not
+        transported.
+
+    Notes
+    -----
+    Where Y (or X) is 0 the slope in it is -inf. The gradient holds the slope at the smallest normal
+    number instead, large and finite.
+
+    Balanced, the loss is taken as a function of Y brought to the mass of X: the gradient in Y is
+    orthogonal to Y in each sample, and those in X and Y belong to that function.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import wtfarray as wtf
+    >>> from wtfarray.torch import wasserstein_loss
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.05)
+    >>> target = torch.eye(8, dtype=torch.float64)[[2, 5]]
+    >>> logits = torch.zeros(2, 8, dtype=torch.float64, requires_grad=True)
+    >>> value = wasserstein_loss(target, torch.softmax(logits, dim=1), loss, reduction="mean")
+    >>> value.backward()
+    >>> (-logits.grad).argmax(dim=1)  # towards the targets
+    tensor([2, 5])
+    """
+    one_of("reduction", reduction, REDUCTIONS)
+    instance_of("X", X, torch.Tensor, "a torch tensor")
+    instance_of("Y", Y, torch.Tensor, "a torch tensor")
+    instance_of("loss", loss, Wasserstein, "Wasserstein")
+    tol = training_tolerance(tol, Y)
+    values, _, _ = _SampleLosses.apply(X, Y, loss, tol, max_iter)
+    if reduction == "none":
+        return values
+    return values.sum() if reduction == "sum" else values.mean()
+
+
+class _SampleLosses(torch.autograd.Function):
+    """The loss of each sample; the slopes are outputs too, for torch.func keeps nothing else."""
+
+    @staticmethod
+    def forward(
+        X: torch.Tensor, Y: torch.Tensor, loss: Wasserstein, tol: float, max_iter: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return losses_and_slopes(X, Y, loss, tol, max_iter)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        X, Y, loss, _, _ = inputs
+        _, slope_X, slope_Y = output
+        ctx.mark_non_differentiable(slope_X, slope_Y)
+        ctx.save_for_backward(X, Y, slope_X, slope_Y)
+        ctx.save_for_forward(X, Y, slope_X, slope_Y)
+        ctx.transported = loss.transported(tuple(X.shape))
+
+    @staticmethod
+    def backward(ctx: Any, weights: torch.Tensor, *_: torch.Tensor) -> tuple[Any, ...]:
+        X, Y, *both = ctx.saved_tensors
+        for mode in sorted(ctx.transported):
+            weights = weights.unsqueeze(mode)
+        gradients = (
+            _Weighted.apply(weights, slope, X, Y) if needed else None
+            for slope, needed in zip(both, ctx.needs_input_grad[:2], strict=True)
+        )
+        return (*gradients, None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
+        X, Y, *both = ctx.saved_tensors
+        parts = [
+            _Weighted.apply(tangent, slope, X, Y).sum(ctx.transported)
+            for tangent, slope in zip(tangents[:2], both, strict=True)
+            if tangent is not None
+        ]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1], None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        X: torch.Tensor,
+        Y: torch.Tensor,
+        loss: Wasserstein,
+        tol: float,
+        max_iter: int,
+    ) -> tuple[Any, tuple[int, int, int]]:
+        # What is mapped over becomes one more mode of samples, the first.
+        X, Y = (
+            A.expand(info.batch_size, *A.shape) if dim is None else A.movedim(dim, 0)
+            for A, dim in zip((X, Y), in_dims[:2], strict=True)
+        )
+        modes = loss.modes
+        if modes is not None:
+            modes = tuple(tuple(k + 1 if k >= 0 else k for k in group) for group in modes)
+        shifted = Wasserstein(loss.costs, loss.eps, loss.lam, modes)
+        return _SampleLosses.apply(X, Y, shifted, tol, max_iter), (0, 0, 0)
+
+
+class _Weighted(torch.autograd.Function):
+    """A slope times the gradient that comes in. The slope depends on X and Y: no going further."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        weights: torch.Tensor, slope: torch.Tensor, X: torch.Tensor, Y: torch.Tensor
+    ) -> torch.Tensor:
+        del X, Y
+        return weights * slope
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        raise NotImplementedError(SECOND_DERIVATIVE)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError(SECOND_DERIVATIVE)

@@ -1,0 +1,255 @@
+"""The differentiable loss for torch: its gradients, transforms, reductions and refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+import wtfarray as wtf
+
+torch = pytest.importorskip("torch", reason="torch is not installed; the torch session has it")
+
+from wtfarray.torch import wasserstein_loss  # noqa: E402
+
+LAMS = [1.0, math.inf]
+# torch's own, where forward mode is first used.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def only_on_torch(backend):
+    if not backend.name.startswith("torch"):
+        pytest.skip("the loss of torch is tested in the torch session")
+
+
+def tensors(device, lam, shape=(2, 4), dtype=torch.float64, seed=0):
+    """Positive samples, heavy enough for differences of 1e-6 to leave balanced masses equal."""
+    rng = np.random.default_rng(seed)
+    X, Y = rng.uniform(0.5, 4.0, shape), rng.uniform(0.5, 4.0, shape)
+    if math.isinf(lam):
+        Y *= X.sum(axis=-1, keepdims=True) / Y.sum(axis=-1, keepdims=True)
+    return (torch.asarray(A, dtype=dtype, device=device) for A in (X, Y))
+
+
+def loss_of(lam, n=4, eps=0.2):
+    return wtf.Wasserstein(wtf.grid_cost(n), eps=eps, lam=lam)
+
+
+class TestGradient:
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_gradcheck_in_both(self, device, lam):
+        X, Y = tensors(device, lam, (2, 3))
+        loss = loss_of(lam, n=3, eps=0.5)
+        assert torch.autograd.gradcheck(
+            lambda X, Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
+            (X.requires_grad_(), Y.requires_grad_()),
+            check_forward_ad=True,
+            check_batched_grad=True,
+        )
+
+    def test_gradcheck_along_other_modes(self, device):
+        X, Y = tensors(device, 1.0, (3, 1, 2))
+        loss = wtf.Wasserstein(wtf.grid_cost(2, 3), eps=0.5, lam=1.0, modes=(2, 0))
+        assert torch.autograd.gradcheck(
+            lambda Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"), Y.requires_grad_()
+        )
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_is_that_of_wasserstein(self, device, lam):
+        X, Y = tensors(device, lam)
+        loss = loss_of(lam)
+        value = wasserstein_loss(X, Y.requires_grad_(), loss, tol=1e-9)
+        value.backward()
+        expected = wtf.wasserstein(X, Y, loss, tol=1e-9)
+        torch.testing.assert_close(value.detach(), expected.value)
+        torch.testing.assert_close(Y.grad, expected.gradient)
+
+    def test_balanced_gauge(self, device):
+        X, Y = tensors(device, math.inf)
+        X.requires_grad_()
+        Y.requires_grad_()
+        value = wasserstein_loss(X, Y, loss_of(math.inf), tol=1e-12)
+        value.backward()
+        orthogonal = (Y.grad * Y).sum(dim=1)
+        torch.testing.assert_close(orthogonal, torch.zeros_like(orthogonal))
+        # Multiplying both by s adds m eps log s to s times the value, so that <X, slope> is known.
+        mass = X.detach().sum()
+        found = (X.grad * X).sum().detach()
+        torch.testing.assert_close(found, value.detach() + 0.2 * mass)
+
+    def test_weights_of_the_samples_come_in(self, device):
+        X, Y = tensors(device, 1.0)
+        Y.requires_grad_()
+        weights = torch.asarray([2.0, -3.0], dtype=torch.float64, device=device)
+        values = wasserstein_loss(X, Y, loss_of(1.0), tol=1e-9, reduction="none")
+        (weighted,) = torch.autograd.grad((weights * values).sum(), Y)
+        (plain,) = torch.autograd.grad(wasserstein_loss(X, Y, loss_of(1.0), tol=1e-9), Y)
+        torch.testing.assert_close(weighted, weights[:, None] * plain)
+
+    def test_no_graph_without_need(self, device):
+        X, Y = tensors(device, 1.0)
+        assert not wasserstein_loss(X, Y, loss_of(1.0)).requires_grad
+
+
+class TestTransforms:
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_func_grad(self, device, lam):
+        X, Y = tensors(device, lam)
+        found = torch.func.grad(lambda Y: wasserstein_loss(X, Y, loss_of(lam), tol=1e-9))(Y)
+        expected = wtf.wasserstein(X, Y, loss_of(lam), tol=1e-9).gradient
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("modes", [None, (0,), (-1,)])
+    def test_vmap_is_a_loop(self, device, modes):
+        X, Y = tensors(device, 1.0, (3, 2, 2) if modes is None else (3, 4, 2))
+        loss = wtf.Wasserstein(wtf.grid_cost(4 if modes == (0,) else 2), 0.2, 1.0, modes)
+
+        def both(x, y):
+            gradient, value = torch.func.grad_and_value(
+                lambda y: wasserstein_loss(x, y, loss, tol=1e-12)
+            )(y)
+            return value, gradient
+
+        values, gradients = torch.func.vmap(both)(X, Y)
+        looped = [both(x, y) for x, y in zip(X, Y, strict=True)]
+        torch.testing.assert_close(values, torch.stack([value for value, _ in looped]))
+        expected = torch.stack([gradient for _, gradient in looped])
+        torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-5)
+
+    def test_vmap_over_the_prediction_alone(self, device):
+        X, Y = tensors(device, 1.0)
+        found = torch.func.vmap(
+            lambda y: wasserstein_loss(X[0], y, loss_of(1.0), tol=1e-12), in_dims=1
+        )(Y.T)
+        expected = [wasserstein_loss(X[0], y, loss_of(1.0), tol=1e-12) for y in Y]
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
+def twice_by_autograd(f, Y):
+    Y = Y.clone().requires_grad_()
+    (first,) = torch.autograd.grad(f(Y), Y, create_graph=True)
+    return torch.autograd.grad(first.sum(), Y)
+
+
+SECOND = {
+    "autograd": twice_by_autograd,
+    "functional": torch.autograd.functional.hessian,
+    "reverse": lambda f, Y: torch.func.jacrev(torch.func.jacrev(f))(Y),
+    "forward over reverse": lambda f, Y: torch.func.hessian(f)(Y),
+    "forward": lambda f, Y: torch.func.jacfwd(torch.func.jacfwd(f))(Y),
+}
+
+
+@pytest.mark.parametrize("way", SECOND)
+def test_second_derivative_is_refused(device, way):
+    X, Y = tensors(device, 1.0)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        SECOND[way](lambda Y: wasserstein_loss(X, Y, loss_of(1.0)), Y)
+
+
+class TestReduction:
+    def test_sum_mean_none(self, device):
+        X, Y = tensors(device, 1.0, (3, 2, 4))
+        each = wasserstein_loss(X, Y, loss_of(1.0), reduction="none")
+        assert each.shape == (3, 2)
+        assert wasserstein_loss(X, Y, loss_of(1.0), reduction="sum") == each.sum()
+        assert wasserstein_loss(X, Y, loss_of(1.0), reduction="mean") == each.mean()
+
+    def test_each_is_its_own_loss(self, device):
+        X, Y = tensors(device, 1.0)
+        each = wasserstein_loss(X, Y, loss_of(1.0), tol=1e-12, reduction="none")
+        for i in range(2):
+            alone = wtf.wasserstein(X[i], Y[i], loss_of(1.0), tol=1e-12).value
+            torch.testing.assert_close(each[i], alone)
+
+    def test_all_modes_transported(self, device):
+        X, Y = tensors(device, 1.0, (4,))
+        assert wasserstein_loss(X, Y, loss_of(1.0), reduction="none").shape == ()
+
+
+class TestZeros:
+    @pytest.mark.parametrize("lam", [1.0, 10.0, math.inf])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_softmax_that_underflows(self, device, lam, dtype):
+        logits = torch.asarray([[0.0, 1.0, -2000.0, 0.5]], dtype=dtype, device=device)
+        logits.requires_grad_()
+        Y = torch.softmax(logits, dim=1)
+        assert Y[0, 2] == 0
+        X = torch.asarray([[0.0, 0.5, 0.25, 0.25]], dtype=dtype, device=device)
+        wasserstein_loss(X, Y, loss_of(lam)).backward()
+        assert bool(torch.all(torch.isfinite(logits.grad)))
+        assert logits.grad[0, 2] == 0
+        assert bool(torch.any(logits.grad != 0))
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_slope_at_zero_continues_that_above(self, device, lam):
+        X, _ = tensors(device, lam)
+        least = torch.finfo(torch.float64).smallest_normal
+        slopes = []
+        for small in (0.0, least):
+            Y = X.clone()
+            Y[:, 1] += Y[:, 0] - small
+            Y[:, 0] = small
+            Y.requires_grad_()
+            wasserstein_loss(X, Y, loss_of(lam), tol=1e-12).backward()
+            slopes.append(Y.grad)
+        torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_slope_in_zeros_of_the_data(self, device, lam):
+        X, Y = tensors(device, lam)
+        X[:, 1] += X[:, 0]
+        X[:, 0] = 0.0
+        X.requires_grad_()
+        wasserstein_loss(X, Y, loss_of(lam)).backward()
+        assert bool(torch.all(torch.isfinite(X.grad)))
+        assert bool(torch.all(X.grad[:, 0] < X.grad[:, 1:].min(dim=1).values))
+
+    def test_empty_sample(self, device):
+        X, Y = tensors(device, 1.0)
+        X[0] = 0.0
+        Y.requires_grad_()
+        wasserstein_loss(X, Y, loss_of(1.0)).backward()
+        torch.testing.assert_close(Y.grad[0], torch.ones_like(Y.grad[0]))  # lam
+
+
+class TestRefusals:
+    def test_other_libraries(self):
+        with pytest.raises(TypeError, match="X is a ndarray: expected a torch tensor"):
+            wasserstein_loss(np.ones((2, 4)), np.ones((2, 4)), loss_of(1.0))
+
+    def test_reduction(self, device):
+        with pytest.raises(ValueError, match="reduction is 'max': expected one of"):
+            wasserstein_loss(*tensors(device, 1.0), loss_of(1.0), reduction="max")
+
+    def test_negative_prediction(self, device):
+        X, Y = tensors(device, 1.0)
+        Y[1, 2] = -1.0
+        Y.requires_grad_()
+        with pytest.raises(ValueError, match=r"Y is -1\.0 at index \(1, 2\)"):
+            wasserstein_loss(X, Y, loss_of(1.0))
+
+    def test_masses(self, device):
+        X, Y = tensors(device, 1.0)
+        with pytest.raises(ValueError, match="expected the same mass"):
+            wasserstein_loss(X, Y, loss_of(math.inf))
+
+    def test_dtypes(self, device):
+        X, Y = tensors(device, 1.0)
+        with pytest.raises(TypeError, match="expected one dtype"):
+            wasserstein_loss(X, Y.to(torch.float32), loss_of(1.0))
+
+    def test_other_losses(self, device):
+        with pytest.raises(TypeError, match="loss is a Frobenius: expected Wasserstein"):
+            wasserstein_loss(*tensors(device, 1.0), wtf.Frobenius())
+
+    def test_too_few_iterations_warn(self, device):
+        with pytest.warns(UserWarning, match="increase `max_iter`"):
+            wasserstein_loss(*tensors(device, 1.0), loss_of(1.0), tol=1e-14, max_iter=1)
+
+    def test_inputs_are_untouched(self, device):
+        X, Y = tensors(device, 1.0)
+        before = X.clone(), Y.clone()
+        wasserstein_loss(X, Y.requires_grad_(), loss_of(1.0)).backward()
+        assert torch.equal(X, before[0])
+        assert torch.equal(Y, before[1])
