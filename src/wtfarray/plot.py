@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray._arrays import axis_index, check_shape, common_namespace, instance_of, one_of
+from wtfarray._arrays import axis_index, check_shape, common_namespace, instance_of
 from wtfarray._host import to_host
 from wtfarray._typing import Array
 from wtfarray.projection import fitted_atoms
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["atoms", "convergence", "core", "rank_scan", "reconstruction"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart; without yellow, too pale for lines."""
+"""Okabe and Ito's, which colour-blind readers tell apart; without yellow, too pale for lines."""
 STYLES = ("-", "--", ":", "-.")
 HEAT = "cividis"
 
@@ -70,7 +70,7 @@ def atoms(
     """
     values, modes = _atoms_of(fit, mode, shape)
     if values.ndim == 3:
-        return _draw_mosaic(values, _columns(values), modes, "share of the atom's largest entry", ax)
+        return _draw_mosaic(values, _columns(values), modes, "share of the largest", ax)
     ax = _axes(ax)
     for r, atom in enumerate(values):
         ax.plot(atom, color=_colour(r), linestyle=_style(r), label=str(r))
@@ -91,7 +91,7 @@ def reconstruction(
     ax: Axes | None = None,
 ) -> Axes:
     """
-    Data against the model: areas and lines, or a row of images above another.
+    Data against the model: areas and lines, sample by sample, or a row of images above another.
 
     A Wasserstein loss compares the model with the data blurred by the kernel, so the model of a
     perfect fit is smoother than the data.
@@ -124,7 +124,7 @@ def reconstruction(
     >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
     >>> fit = wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0)
     >>> plot.reconstruction(fit, X, samples=[3]).get_ylabel()
-    'value'
+    'sample'
     """
     instance_of("fit", fit, Factorisation, "a Factorisation")
     common_namespace(X=X)
@@ -140,18 +140,19 @@ def reconstruction(
         most = np.maximum(data.max((1, 2)), model.max((1, 2)))[:, None, None]
         images = np.concatenate([data / most, model / most])
         names = [f"{kind} {i}" for kind in ("data", "model") for i in chosen]
-        label = "share of the largest entry"
+        label = "share of the largest"
         return _draw_mosaic(images, len(chosen), modes, label, ax, names)
     ax = _axes(ax)
     place = np.arange(data.shape[1])
-    for j, i in enumerate(chosen):
-        ax.fill_between(place, data[j], color=_colour(j), alpha=0.25, linewidth=0)
-        ax.plot(place, model[j], color=_colour(j), linestyle=_style(j), label=f"model {i}")
-    ax.fill_between([], [], color="grey", alpha=0.4, linewidth=0, label="data")
+    step = 1.1 * max(data.max(), model.max())
+    for j, (x, y) in enumerate(zip(data, model, strict=True)):
+        base = -j * step
+        ax.fill_between(place, base, base + x, color="0.75", linewidth=0, label="data")
+        ax.plot(place, base + y, color=COLOURS[0], label="model")
+    ax.set_yticks([-j * step for j in range(len(chosen))], [str(i) for i in chosen])
     ax.set_xlabel(f"index along mode {modes[0]}")
-    ax.set_ylabel("value")
-    ax.set_ylim(bottom=0)
-    _legend(ax, len(chosen) + 1)
+    ax.set_ylabel("sample")
+    ax.legend(*(entry[:2] for entry in ax.get_legend_handles_labels()), frameon=False)
     return _tidy(ax)
 
 
@@ -248,7 +249,7 @@ def core(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
     matrix = values.reshape(values.shape[0], -1)
     ax = _axes(ax)
     image = ax.imshow(matrix, cmap=HEAT, vmin=0, aspect="auto", interpolation="nearest")
-    _figure(ax).colorbar(image, ax=ax, label="entry of the core")
+    _colour_bar(ax, image, "entry of the core")
     ax.set_yticks(range(matrix.shape[0]))
     ax.set_ylabel("atom of mode 0")
     modes = ", ".join(str(k) for k in range(1, values.ndim))
@@ -300,7 +301,11 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
     if np.isfinite(held_out).any():
         error = [r.held_out_error or 0.0 for r in scan.records]
         ax.errorbar(
-            *(place, held_out, error), fmt="s--", color=vermilion, capsize=3, label="left-out samples"
+            *(place, held_out, error),
+            fmt="s--",
+            color=vermilion,
+            capsize=3,
+            label="left-out samples",
         )
     ax.set_xlabel("rank")
     ax.set_xticks(place, [str(r.rank).strip("()") for r in scan.records])
@@ -315,8 +320,9 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
         right.set_ylabel("stability: cosine of matched atoms", color=green)
         right.tick_params(axis="y", labelcolor=green)
         right.spines["top"].set_visible(False)
-    ax.set_ylim(bottom=0)
-    ax.legend(lines, names, frameon=False)
+    if all(r.loss > 0 and (r.held_out is None or r.held_out > 0) for r in scan.records):
+        ax.set_yscale("log")
+    ax.legend(lines, names, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return _tidy(ax)
 
 
@@ -325,15 +331,14 @@ def _atoms_of(
 ) -> tuple[NDArray[np.float64], tuple[int, ...]]:
     """The atoms (r, ...) and the modes that they have."""
     instance_of("fit", fit, Factorisation, "a Factorisation")
-    if mode is not None:
+    sizes, modes = fit.shape[1:], tuple(range(1, len(fit.shape)))
+    if mode is None:
+        columns = to_host(fitted_atoms(fit))
+    else:
         mode = axis_index("mode", mode, len(fit.factors))
         columns = to_host(fit.factors[mode])
-        sizes, modes = (columns.shape[0],), (mode,)
-        if fit.kind == "nmf" and mode == 1:
-            sizes, modes = fit.shape[1:], tuple(range(1, len(fit.shape)))
-    else:
-        columns = to_host(fitted_atoms(fit))
-        sizes, modes = fit.shape[1:], tuple(range(1, len(fit.shape)))
+        if fit.kind != "nmf" or mode == 0:
+            sizes, modes = fit.shape[mode : mode + 1], (mode,)
     if shape is not None:
         if math.prod(shape) != math.prod(sizes):
             msg = f"shape is {tuple(shape)}: expected sizes whose product is {math.prod(sizes)}"
@@ -373,7 +378,7 @@ def _draw_mosaic(
         text = ax.text(left + 0.04 * width, top + 0.04 * height, names[i], va="top", color="white")
         text.set(fontsize="small", path_effects=[_outline()])
     drawn = ax.imshow(picture, cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
-    _figure(ax).colorbar(drawn, ax=ax, label=label)
+    _colour_bar(ax, drawn, label)
     down, across = (f"mode {k}" for k in modes)
     ax.set_ylabel(down if down != across else f"rows of {down}")
     ax.set_xlabel(across if down != across else f"columns of {down}")
@@ -384,27 +389,37 @@ def _draw_mosaic(
 
 
 def _columns(images: NDArray[np.float64]) -> int:
-    """Tiles in a row, for a mosaic about 3/2 as wide as high."""
-    count, height, width = images.shape
-    return min(count, max(1, round(math.sqrt(1.5 * count * height / width))))
+    """Tiles in a row, for a mosaic without gaps about 3/2 as wide as high."""
+    count, height, width = (int(n) for n in images.shape)
+
+    def misfit(columns: int) -> float:
+        rows = math.ceil(count / columns)
+        empty = (rows * columns - count) / count
+        return abs(math.log(columns * width / (rows * height) / 1.5)) + 4.0 * empty
+
+    return min(range(1, count + 1), key=misfit)
 
 
 def _axes(ax: Axes | None, ratio: float = 1.5) -> Axes:
     """The caller's axes, or those of a new figure whose drawing has this width over height."""
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt
     except ImportError:
         msg = "wtfarray.plot needs Matplotlib: pip install 'wtfarray[plot]'"
         raise ImportError(msg) from None
     if ax is not None:
         return ax
-    height = min(max(5.0 / ratio, 1.6), 6.0)
-    return pyplot.subplots(figsize=(6.0, height + 0.4), layout="constrained")[1]
+    # Room for the colour bar and for the labels.
+    height = min(max(5.0 / ratio, 1.3), 6.0) + 0.4
+    width = min(6.0, (height - 0.4) * ratio + 1.0)
+    return plt.subplots(figsize=(width, height), layout="compressed")[1]
 
 
-def _figure(ax: Axes) -> Any:
-    """The figure or subfigure that the axes are in."""
-    return ax.figure
+def _colour_bar(ax: Axes, image: Any, label: str) -> None:
+    """As high as the picture."""
+    bar: Any = ax.inset_axes((1.02, 0.0, 0.03, 1.0))
+    figure: Any = ax.figure
+    figure.colorbar(image, cax=bar, label=label)
 
 
 def _outline() -> Any:

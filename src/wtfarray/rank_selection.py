@@ -92,13 +92,16 @@ class RankScan:
 
     def __repr__(self) -> str:
         """A table; an arrow points to the least loss of samples that were left out."""
-        head = f"{'rank':<12}{'objective':>12}{'loss':>11}{'held out':>11}{'stability':>11}{'time':>9}"
+        head = (
+            f"{'rank':<12}{'objective':>12}{'loss':>11}{'held out':>11}{'stability':>11}{'time':>9}"
+        )
         told = [r.held_out for r in self.records if r.held_out is not None]
         least = min(told, default=None)
         lines = [f"<rank scan of {self.model}, loss a sample above the least possible>", head]
         for r in self.records:
             line = f"{str(r.rank).strip('()'):<12}{r.objective:>12.6g}{r.loss:>11.4g}"
-            line += f"{_cell(r.held_out, '.4g'):>11}{_cell(r.stability, '.3f'):>11}{r.seconds:>8.1f}s"
+            line += f"{_cell(r.held_out, '.4g'):>11}{_cell(r.stability, '.3f'):>11}"
+            line += f"{r.seconds:>8.1f}s"
             line += " <- least held out" if r.held_out is not None and r.held_out == least else ""
             lines.append(line if r.converged else f"{line} (not all fits converged)")
         return "\n".join(lines)
@@ -233,9 +236,12 @@ class _Chain:
             ranks = [rank] * len(now) if isinstance(rank, int) else rank
             if all(old <= new for old, new in zip(now, ranks, strict=True)):
                 init = grow(self.last, self.X, ranks, self._rng)
-        fit: Callable[..., Factorisation] = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
-        self.last = fit(self.X, rank, loss, init=init, rng=self._rng, **{"tol": 1e-4, **options})
-        return self.last
+        fit: Any = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
+        found: Factorisation = fit(
+            self.X, rank, loss, init=init, rng=self._rng, **{"tol": 1e-4, **options}
+        )
+        self.last = found
+        return found
 
 
 def _one_rank(
@@ -296,7 +302,7 @@ def _excess(loss: Loss, X: Array, Y: Array) -> float:
         else:
             assert isinstance(part, Wasserstein)
             total += float(wasserstein(X, Y, part, tol=1e-4).value)
-    return total / X.shape[0]
+    return total / int(X.shape[0])
 
 
 def _losses(loss: Loss) -> tuple[Loss, ...]:
