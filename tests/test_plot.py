@@ -1,11 +1,11 @@
 """Pictures: what they show, for arrays of every library."""
 
-import warnings
+import sys
 
 import numpy as np
 import pytest
 from array_api_compat import is_numpy_namespace
-from helpers import to_numpy
+from helpers import random_fit, to_numpy
 
 import wtfarray as wtf
 
@@ -40,14 +40,6 @@ def data(shape=SHAPE):
     return X / X.sum(axis=tuple(range(1, len(shape))), keepdims=True)
 
 
-def short_fit(model, X, rank, **options):
-    """Few iterations; their warning is tested elsewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        options = {"rng": 0, "max_iter": 3, **options}
-        return getattr(wtf, model)(X, rank, wtf.KullbackLeibler(), **options)
-
-
 def picture(ax):
     """The image that was drawn, NaN between the tiles."""
     return np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
@@ -59,7 +51,7 @@ def labelled(ax):
 
 class TestAtoms:
     def test_lines_of_one_mode(self, array):
-        fit = short_fit("nmf", array(data((6, 9))), 3)
+        fit = random_fit(array, "nmf", (6, 9), 3)
         ax = plot.atoms(fit)
         for r, line in enumerate(ax.lines):
             np.testing.assert_allclose(line.get_ydata(), to_numpy(fit.factors[1])[:, r])
@@ -69,7 +61,7 @@ class TestAtoms:
 
     @pytest.mark.parametrize(("model", "rank"), [("cp", 4), ("nmf", 4), ("tucker", (4, 2, 3))])
     def test_mosaic_of_two_modes(self, array, model, rank):
-        fit = short_fit(model, array(data()), rank)
+        fit = random_fit(array, model, SHAPE, rank)
         ax = plot.atoms(fit)
         A = [to_numpy(factor) for factor in fit.factors]
         if model == "cp":
@@ -90,13 +82,13 @@ class TestAtoms:
 
     @numpy_only
     def test_weights_count(self):
-        fit = short_fit("nmf", data((6, 9)), 2, constraints=("columns", "columns"))
+        fit = random_fit(np.array, "nmf", (6, 9), 2, learned=True)
         drawn = np.stack([line.get_ydata() for line in plot.atoms(fit).lines])
         np.testing.assert_allclose(drawn.sum(axis=1), fit.weights)
 
     @numpy_only
     def test_one_mode_of_many(self):
-        fit = short_fit("cp", data((6, 5, 4, 3)), 2)
+        fit = random_fit(np.array, "cp", (6, 5, 4, 3), 2)
         ax = plot.atoms(fit, mode=-1)
         np.testing.assert_array_equal(ax.lines[1].get_ydata(), fit.factors[3][:, 1])
         assert ax.get_xlabel() == "index along mode 3"
@@ -105,7 +97,7 @@ class TestAtoms:
 
     @numpy_only
     def test_flattened_images(self):
-        fit = short_fit("nmf", data((6, 20)), 1)
+        fit = random_fit(np.array, "nmf", (6, 20), 1)
         np.testing.assert_allclose(
             picture(plot.atoms(fit, shape=(5, 4))),
             fit.factors[1].reshape(5, 4) / fit.factors[1].max(),
@@ -115,7 +107,7 @@ class TestAtoms:
 
     @numpy_only
     def test_many_lines_can_be_told_apart(self):
-        ax = plot.atoms(short_fit("nmf", data((6, 9)), 20))
+        ax = plot.atoms(random_fit(np.array, "nmf", (6, 9), 20))
         looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
         assert len(looks) == 20
 
@@ -130,7 +122,7 @@ class TestAtoms:
 class TestReconstruction:
     def test_areas_and_lines(self, array):
         X = array(data((6, 9)))
-        fit = short_fit("nmf", X, 2)
+        fit = random_fit(array, "nmf", (6, 9), 2)
         ax = plot.reconstruction(fit, X, samples=(4, 1))
         model = to_numpy(fit.to_tensor())
         step = 1.1 * max(model[[4, 1]].max(), data((6, 9))[[4, 1]].max())
@@ -143,7 +135,7 @@ class TestReconstruction:
 
     def test_rows_of_images(self, array):
         X = array(data())
-        fit = short_fit("cp", X, 2)
+        fit = random_fit(array, "cp", SHAPE, 2)
         tiles = picture(plot.reconstruction(fit, X, samples=(0, 5)))
         model = to_numpy(fit.to_tensor())[5]
         most = max(model.max(), data()[5].max())
@@ -152,7 +144,7 @@ class TestReconstruction:
 
     @numpy_only
     def test_few_samples_and_other_data(self):
-        fit = short_fit("nmf", data((2, 9)), 2)
+        fit = random_fit(np.array, "nmf", (2, 9), 2)
         assert len(plot.reconstruction(fit, data((2, 9))).lines) == 2
         with pytest.raises(ValueError, match=r"samples is \(7,\): expected indices below 2"):
             plot.reconstruction(fit, data((2, 9)), samples=(7,))
@@ -162,21 +154,21 @@ class TestReconstruction:
 
 class TestConvergence:
     def test_shows_objective_and_gap(self, array):
-        loss = wtf.Wasserstein(wtf.grid_cost(9), eps=0.1, lam=10.0)
-        fit = wtf.nmf(array(data((6, 9))), 2, loss, rng=0, tol=1e-4)
+        fit = random_fit(array, "nmf", (6, 9), 2)
         ax = plot.convergence(fit)
         objective, gap, last = ax.lines
-        assert (objective.get_ydata() > fit.gap).all()
-        assert objective.get_ydata()[0] == fit.history[0].objective - fit.history[-1].objective
-        np.testing.assert_array_equal(gap.get_ydata(), [r.gap for r in fit.history if r.gap > 0])
-        assert last.get_ydata() == [fit.gap]
+        np.testing.assert_array_equal(objective.get_ydata(), [1.0, 0.5])
+        np.testing.assert_array_equal(gap.get_ydata(), [0.5, 0.1, 0.2])
+        assert last.get_ydata() == [0.2]
         assert ax.get_yscale() == "log"
         assert labelled(ax)
 
     @numpy_only
     def test_a_loss_without_gap(self):
-        ax = plot.convergence(short_fit("nmf", data((6, 9)), 2))
+        ax = plot.convergence(wtf.nmf(data((6, 9)), 2, wtf.KullbackLeibler(), rng=0))
         assert len(ax.lines[0].get_ydata()) > 0
+        assert len(ax.lines) == 2
+        assert len(ax.lines[1].get_ydata()) == 0
 
 
 class TestCore:
@@ -184,7 +176,7 @@ class TestCore:
         ("shape", "rank"), [((6, 5, 4), (2, 3, 2)), ((6, 9), (2, 3)), ((4, 3, 2, 2), (1, 3, 2, 2))]
     )
     def test_heat_map(self, array, shape, rank):
-        fit = short_fit("tucker", array(data(shape)), rank)
+        fit = random_fit(array, "tucker", shape, rank)
         ax = plot.core(fit)
         np.testing.assert_allclose(picture(ax), to_numpy(fit.core).reshape(rank[0], -1))
         last = ",".join(str(r - 1) for r in rank[1:])
@@ -194,7 +186,7 @@ class TestCore:
     @numpy_only
     def test_refuses_a_fit_without_core(self):
         with pytest.raises(ValueError, match="fit is a cp fit, which has no core"):
-            plot.core(short_fit("cp", data(), 2))
+            plot.core(random_fit(np.array, "cp", SHAPE, 2))
 
 
 @numpy_only
@@ -221,7 +213,7 @@ class TestRankScan:
 @numpy_only
 class TestEvery:
     def test_draws_where_it_is_told(self):
-        fit, X = short_fit("tucker", data(), (2, 2, 2)), data()
+        fit, X = random_fit(np.array, "tucker", SHAPE, (2, 2, 2)), data()
         scan = wtf.rank_scan(data((8, 9)), [1], wtf.KullbackLeibler(), n_seeds=1)
         _, axes = plt.subplots(1, 5)
         assert plot.atoms(fit, ax=axes[0]) is axes[0]
@@ -239,6 +231,6 @@ class TestEvery:
             getattr(plot, name)(*arguments)
 
     def test_says_what_to_install(self, monkeypatch):
-        monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(ImportError, match=r"pip install 'wtfarray\[plot\]'"):
-            plot.atoms(short_fit("nmf", data((6, 9)), 2))
+            plot.atoms(random_fit(np.array, "nmf", (6, 9), 2))
