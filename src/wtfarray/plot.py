@@ -76,7 +76,6 @@ def atoms(
         ax.plot(atom, color=_colour(r), linestyle=_style(r), label=str(r))
     ax.set_xlabel(f"index along mode {modes[0]}")
     ax.set_ylabel("value")
-    ax.set_ylim(bottom=0)
     _legend(ax, len(values), title="atom")
     return _tidy(ax)
 
