@@ -258,13 +258,18 @@ class TestScan:
         def stop(state):
             raise KeyboardInterrupt
 
+        ranks = []
+
         def interrupted(X, rank, loss, **options):
+            ranks.append(rank)
             return fit(X, rank, loss, **options, **({"callback": stop} if rank == 3 else {}))
 
         monkeypatch.setattr(rank_selection, "nmf", interrupted)
         with pytest.warns(UserWarning, match="interrupted"):
             scan = wtf.rank_scan(bumps(), [1, 2, 3, 4], wtf.Frobenius())
         assert [record.rank for record in scan] == [1, 2]
+        assert ranks.count(3) == 1
+        assert 4 not in ranks
 
     @numpy_only
     def test_one_warning(self):

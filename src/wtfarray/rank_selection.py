@@ -193,13 +193,15 @@ def rank_scan(
         Bar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
         warnings.catch_warnings(record=True) as caught,
     ):
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", UserWarning)
         for rank in order:
             try:
-                record, fit = _one_rank(scan.model, rank, loss, whole, parts, options, bar, sampled)
+                record, fit = _one_rank(
+                    model, rank, loss, whole, parts, options, bar, sampled=sampled
+                )
             except KeyboardInterrupt:
                 break
-            if any(INTERRUPTED in str(warning.message) for warning in caught):
+            if any(INTERRUPTED in str(warning.message) for warning in caught):  # in a projection
                 break
             scan.records.append(record)
             scan.fits.append(fit)
@@ -252,7 +254,8 @@ def _one_rank(
     parts: list[_Chain],
     options: ScanOptions,
     bar: Bar,
-    sampled: bool,  # noqa: FBT001
+    *,
+    sampled: bool,
 ) -> tuple[RankRecord, Factorisation]:
     """The fits of one rank, and what they say."""
     begin = time.perf_counter()
@@ -260,6 +263,8 @@ def _one_rank(
     fits: list[Factorisation] = []
     for chain in (*whole, *parts):
         fits.append(chain.go_on(model, rank, loss, options))
+        if fits[-1].message.startswith(INTERRUPTED):  # a fit returns its best instead of raising
+            raise KeyboardInterrupt
         bar.step(fits[-1].objective, fits[-1].gap)
         converged = converged and fits[-1].converged
     fits = fits[: len(whole)]

@@ -247,7 +247,7 @@ def _figure_suffixes() -> list[str]:
         import matplotlib as mpl
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        msg = "--plot needs Matplotlib: pip install 'wtfarray[plot]'"
+        msg = "pictures need Matplotlib: pip install 'wtfarray[plot]'"
         raise ImportError(msg) from None
     mpl.use("Agg")  # no window is opened
     return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
