@@ -1,142 +1,18 @@
 """
 Three shifting blobs: what a Wasserstein loss learns from them, and what a squared error does.
 
-Every image is the sum of three separable bumps, and every bump sits a little elsewhere in each
-image. A CP decomposition of the stacked images looks for three separable atoms. Run with
-``python examples/demo.py``; the picture goes to ``docs/_static/demo.png``.
+Run with ``python examples/demo.py``; the picture goes to ``docs/_static/demo.png``. The content is
+in ``wtfarray/_demo.py``, for ``wtfarray demo`` shows the same without a checkout.
 """
 
-from __future__ import annotations
-
 import argparse
-import time
 from pathlib import Path
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from wtfarray import _demo
 
-import wtfarray as wtf
-
-mpl.use("Agg")
-
-IMAGES, SIDE, RANK = 60, 32, 3
-CENTRES = (0.0, 0.5, -0.5)
-WIDTHS = (0.3, 0.2, 0.15)
-JITTER = (0.15, 0.15)
-"""Standard deviation of the bumps' places, down and across."""
-# Okabe and Ito's colours can be told apart by colour-blind readers.
-BLUE, VERMILION = "#0072B2", "#D55E00"
 FIGURE = Path(__file__).parent.parent / "docs" / "_static" / "demo.png"
 
-
-def stacked_images(rng: np.random.Generator) -> np.ndarray:
-    """Images (IMAGES, SIDE, SIDE) of mass one."""
-    x = np.linspace(-1, 1, SIDE)
-    X = np.zeros((IMAGES, SIDE, SIDE))
-    for centre, width in zip(CENTRES, WIDTHS, strict=True):
-        down, across = (
-            np.exp(-(((x - centre - rng.normal(0, r, (IMAGES, 1))) / width) ** 2)) for r in JITTER
-        )
-        X += down[:, :, None] * across[:, None, :]
-    return X / X.sum(axis=(1, 2), keepdims=True)
-
-
-def atoms(fit: wtf.Factorisation) -> np.ndarray:
-    """The atoms as images (RANK, SIDE, SIDE), from the upper left to the lower right."""
-    _, down, across = fit.factors
-    images = np.einsum("ir,jr->rij", down, across)
-    place = np.arange(SIDE)
-    return images[np.argsort(place @ down + place @ across)]
-
-
-def summary(name: str, fit: wtf.Factorisation, seconds: float) -> str:
-    """One line of the table."""
-    return (
-        f"{name:<14}{fit.objective:>12.5f}{fit.gap:>10.1e}{fit.converged!s:>11}"
-        f"{fit.n_iter:>12}{seconds:>9.1f}"
-    )
-
-
-def show(ax: Axes, image: np.ndarray, *, left: bool, bottom: bool) -> None:
-    """Draw one image; only the outer panels carry numbers."""
-    ax.imshow(image, cmap="cividis", extent=(-1, 1, 1, -1), interpolation="nearest")
-    ax.set_xticks([-0.5, 0, 0.5])
-    ax.set_yticks([-0.5, 0, 0.5])
-    ax.tick_params(labelbottom=bottom, labelleft=left, length=2)
-    if left:
-        ax.set_ylabel("$y$", labelpad=0)
-    if bottom:
-        ax.set_xlabel("$x$", labelpad=0)
-
-
-def draw(X: np.ndarray, wasserstein: wtf.Factorisation, frobenius: wtf.Factorisation) -> Figure:
-    """Data, atoms and convergence."""
-    mpl.rcParams.update({"font.size": 9, "axes.titlesize": 9})
-    figure = Figure(figsize=(10, 5.4), dpi=150, layout="constrained")
-    pictures, curves = figure.subfigures(1, 2, width_ratios=(1.3, 1))
-    rows = (
-        (f"Three of {IMAGES} images", X[:3]),
-        ("Atoms, Wasserstein loss", atoms(wasserstein)),
-        ("Atoms, squared error", atoms(frobenius)),
-    )
-    panels = pictures.subplots(3, 3, sharex=True, sharey=True)
-    for i, (title, images) in enumerate(rows):
-        for j, image in enumerate(images):
-            show(panels[i, j], image, left=j == 0, bottom=i == 2)
-            if i:
-                panels[i, j].plot(CENTRES, CENTRES, "+", color="white", markersize=5)
-        panels[i, 0].set_title(title, loc="left")
-    pictures.supxlabel("+  the mean place of each bump", fontsize=9)
-    above, below = curves.subplots(2, 1, sharex=True)
-    history = wasserstein.history
-    seconds = np.asarray([record.time for record in history])
-    objective = np.asarray([record.objective for record in history])
-    gap = np.asarray([record.gap for record in history])
-    above.plot(seconds, objective, color=BLUE)
-    above.set_ylabel("objective")
-    above.set_title("Convergence, Wasserstein loss", loc="left")
-    excess = objective - objective[-1]
-    told = excess > gap[-1]  # what is below the last gap is not known
-    below.semilogy(seconds[told], excess[told], color=BLUE, label="objective minus its last value")
-    below.semilogy(seconds, gap, "--", color=VERMILION, label="duality gap at the present atoms")
-    below.semilogy(seconds[-1:], gap[-1:], "o", color=VERMILION, label="gap of the result")
-    below.set_ylabel("difference of objectives")
-    below.set_xlabel("time [s]")
-    below.legend(frameon=False)
-    for ax in (above, below):
-        ax.grid(alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def main() -> None:
-    """Fit, print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--out", type=Path, default=FIGURE, help="where the picture goes")
-    out = parser.parse_args().out
-
-    X = stacked_images(np.random.default_rng(0))
-    loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=25.0)
-    begin = time.perf_counter()
-    wasserstein = wtf.cp(X, RANK, loss, rho=1e-2, rng=0, progress=True)
-    between = time.perf_counter()
-    # The squared error has many local minima: the best of five starts.
-    frobenius = wtf.cp(X, RANK, wtf.Frobenius(), rho=1e-6, rng=0, n_init=5, progress=True)
-    end = time.perf_counter()
-
-    print(f"\nCP of {IMAGES} images of {SIDE} x {SIDE} pixels, rank {RANK}\n")
-    print(
-        f"{'loss':<14}{'objective':>12}{'gap':>10}{'converged':>11}{'iterations':>12}{'seconds':>9}"
-    )
-    print(summary("Wasserstein", wasserstein, between - begin))
-    print(summary("Frobenius", frobenius, end - between))
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draw(X, wasserstein, frobenius).savefig(out)
-    print(f"\nFigure: {out}")
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="Run the demonstration and draw its picture.")
+    parser.add_argument("--out", type=Path, default=FIGURE, help="where the picture goes")
+    _demo.run(parser.parse_args().out)

@@ -3,13 +3,17 @@
 ``assert_close`` compares namespace, dtype, shape, device and values; both sides are arrays.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
 import numpy as np
 from array_api_extra.testing import assert_close
 
-__all__ = ["assert_close", "to_numpy"]
+import wtfarray as wtf
+
+__all__ = ["assert_close", "random_fit", "to_numpy"]
 
 
 def to_numpy(x: Any) -> np.ndarray:
@@ -21,3 +25,50 @@ def to_numpy(x: Any) -> np.ndarray:
     elif array_api_compat.is_cupy_array(x):
         x = x.get()
     return np.array(x)
+
+
+def random_fit(
+    array: Callable[..., Any],
+    kind: str,
+    shape: tuple[int, ...],
+    rank: Any,
+    *,
+    learned: bool = False,
+) -> wtf.Factorisation:
+    """Make a fit that was never fitted, for what does not depend on how good it is."""
+    rng = np.random.default_rng(0)
+    sizes = (shape[0], math.prod(shape[1:])) if kind == "nmf" else shape
+    ranks = rank if isinstance(rank, tuple) else (rank,) * len(sizes)
+    blocks = [rng.dirichlet(np.ones(n), r).T for n, r in zip(sizes, ranks, strict=True)]
+    first = "columns"
+    if not learned:
+        blocks[0] /= blocks[0].sum(axis=1, keepdims=True)
+        first = "rows"
+    history = [
+        wtf.Record(0.1, 2.0, 0.5, 3),
+        wtf.Record(0.2, 1.5, 0.1, 6),
+        wtf.Record(0.3, 1.0, 0.2, 9),
+    ]
+    weights = rng.dirichlet(np.ones(ranks[0])) if learned else np.ones(ranks[0])
+    core = kind == "tucker"
+    return wtf.Factorisation(
+        kind=kind,
+        factors=[array(block) for block in blocks],
+        core=array(rng.uniform(0.1, 1.0, ranks)) if core else None,
+        weights=None if core else array(weights),
+        objective=1.0,
+        gap=0.2,
+        converged=True,
+        message="",
+        n_iter=3,
+        history=history,
+        dual=array(np.zeros(shape)),
+        loss=wtf.KullbackLeibler(),
+        rho=(0.01,) * (len(sizes) + (core or learned)),
+        constraints=(
+            first,
+            *("columns",) * (len(sizes) - 1),
+            *((None,) if core else ("all",) * learned),
+        ),
+        shape=shape,
+    )

@@ -9,7 +9,7 @@ import pytest
 import wtfarray
 
 MODULES = ["wtfarray", *(m.name for m in pkgutil.walk_packages(wtfarray.__path__, "wtfarray."))]
-OPTIONAL = {"cupy", "jax", "matplotlib", "sklearn", "torch"}
+OPTIONAL = {"click", "cupy", "jax", "matplotlib", "rich", "sklearn", "torch"}
 
 
 @pytest.mark.parametrize("name", MODULES)

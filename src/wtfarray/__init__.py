@@ -8,6 +8,7 @@ from wtfarray.fit import cp, nmf, tucker
 from wtfarray.legendre import entropy, entropy_conjugate
 from wtfarray.losses import Frobenius, KullbackLeibler, Loss, LossSum, Wasserstein
 from wtfarray.optimize import OptimizeResult, gradient_descent, lbfgs
+from wtfarray.rank_selection import RankRecord, RankScan, rank_scan
 from wtfarray.result import Factorisation, Record, load
 from wtfarray.sinkhorn import TransportResult, wasserstein
 from wtfarray.tensor import (
@@ -29,6 +30,8 @@ __all__ = [
     "Loss",
     "LossSum",
     "OptimizeResult",
+    "RankRecord",
+    "RankScan",
     "Record",
     "TransportResult",
     "Wasserstein",
@@ -47,6 +50,7 @@ __all__ = [
     "mode_products",
     "nmf",
     "point_cost",
+    "rank_scan",
     "tucker",
     "tucker_dual",
     "tucker_to_tensor",

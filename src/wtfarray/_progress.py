@@ -9,7 +9,7 @@ from typing import Any
 class Bar:
     """A tqdm bar that shows objective and gap; without ``visible`` it does nothing."""
 
-    def __init__(self, description: str, *, visible: bool) -> None:
+    def __init__(self, description: str, *, visible: bool, total: int | None = None) -> None:
         self._bar: Any = None
         if not visible:
             return
@@ -18,7 +18,7 @@ class Bar:
         except ImportError:
             msg = "progress=True needs tqdm: pip install 'wtfarray[progress]'"
             raise ImportError(msg) from None
-        self._bar = tqdm(desc=description, unit="it", dynamic_ncols=True)
+        self._bar = tqdm(desc=description, total=total, unit="it", dynamic_ncols=True)
 
     def step(self, objective: float, gap: float) -> None:
         """One more iteration."""

@@ -1,0 +1,135 @@
+"""
+The figures of ``plots.md`` and ``rank.md``: ``python docs/figures.py`` draws them in ``_static``.
+
+Words after the command choose some of ``gallery``, ``parameters`` and ``ranks``. Needs Matplotlib,
+and a minute or two on one core.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+import wtfarray as wtf
+from wtfarray import plot
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+STATIC = Path(__file__).parent / "_static"
+BINS, SIDE = 40, 16
+CENTRES = (8.0, 20.0, 31.0)
+
+
+def histograms(samples: int = 40, seed: int = 0) -> np.ndarray:
+    """Mixtures (samples, BINS) of three bumps, each a little elsewhere in every sample."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(3, 0.6), samples)
+    x = np.arange(BINS)
+    X = np.zeros((samples, BINS))
+    for centre, share in zip(CENTRES, shares.T, strict=True):
+        places = centre + rng.normal(0, 1, (samples, 1))
+        X += share[:, None] * np.exp(-(((x - places) / 2.5) ** 2))
+    return X / X.sum(axis=1, keepdims=True)
+
+
+def images(samples: int = 30, seed: int = 0) -> np.ndarray:
+    """Sums (samples, SIDE, SIDE) of three separable bumps that move about."""
+    rng = np.random.default_rng(seed)
+    x = np.linspace(-1, 1, SIDE)
+    X = np.zeros((samples, SIDE, SIDE))
+    for centre, width in zip((0.0, 0.5, -0.5), (0.3, 0.2, 0.15), strict=True):
+        down, across = (
+            np.exp(-(((x - centre - rng.normal(0, 0.1, (samples, 1))) / width) ** 2))
+            for _ in range(2)
+        )
+        X += down[:, :, None] * across[:, None, :]
+    return X / X.sum(axis=(1, 2), keepdims=True)
+
+
+def line_loss(eps: float = 2e-2, lam: float = 10.0) -> wtf.Wasserstein:
+    """Transport along the bins of a histogram."""
+    return wtf.Wasserstein(wtf.grid_cost(BINS), eps=eps, lam=lam)
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """Write one small picture."""
+    figure.savefig(STATIC / f"{name}.png", dpi=80)
+    plt.close(figure)
+
+
+def gallery() -> None:
+    """One picture for each function of `wtfarray.plot`."""
+    X = histograms()
+    fit = wtf.nmf(X, 3, line_loss(), rng=0)
+    save(plot.atoms(fit).figure, "plot_atoms")
+    save(plot.reconstruction(fit, X).figure, "plot_reconstruction")
+    save(plot.convergence(fit).figure, "plot_convergence")
+    Y = images()
+    loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=10.0)
+    fit = wtf.cp(Y, 3, loss, rho=1e-3, rng=0)
+    save(plot.atoms(fit).figure, "plot_mosaic")
+    save(plot.reconstruction(fit, Y).figure, "plot_rows")
+    save(plot.core(wtf.tucker(Y, (3, 3, 3), loss, rng=0, tol=1e-4)).figure, "plot_core")
+
+
+def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
+    """The atoms of several fits beside each other."""
+    fits = list(fits)
+    figure, axes = plt.subplots(
+        1, len(fits), figsize=(3.0 * len(fits), 2.4), sharex=True, sharey=True, layout="constrained"
+    )
+    for ax, (title, fit) in zip(axes, fits, strict=True):
+        plot.atoms(fit, ax=ax)
+        ax.get_legend().remove()
+        ax.set_title(title, fontsize="medium")
+        ax.label_outer()
+        for centre in CENTRES:
+            ax.axvline(centre, color="0.7", linewidth=0.8, zorder=0)
+    save(figure, name)
+
+
+def parameters() -> None:
+    """What eps, lam and rho do to the atoms."""
+    X = histograms()
+    compare(
+        "choose_eps",
+        (
+            (f"eps = {eps:g}", wtf.nmf(X, 3, line_loss(eps=eps), rng=0, tol=1e-4))
+            for eps in (1e-2, 4e-2, 2e-1)
+        ),
+    )
+    compare(
+        "choose_rho",
+        (
+            (f"rho = {rho:g}", wtf.nmf(X, 3, line_loss(), rho=rho, rng=0, tol=1e-4))
+            for rho in (1e-3, 1e-1, 1.0)
+        ),
+    )
+    # A fifth of the mass of every sample is noise that belongs to no bump.
+    Z = 0.8 * X + 0.2 * np.random.default_rng(1).dirichlet(np.full(BINS, 0.05), len(X))
+    compare(
+        "choose_lam",
+        (
+            (f"lam = {lam:g}", wtf.nmf(Z, 3, line_loss(lam=lam), rng=0, tol=1e-4))
+            for lam in (1e-2, 1e-1, 10.0)
+        ),
+    )
+
+
+def ranks() -> None:
+    """What the rank does."""
+    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(), held_out=3)
+    save(plot.rank_scan(scan).figure, "choose_rank")
+    compare("choose_rank_atoms", ((f"rank {r}", scan.fits[r - 1]) for r in (2, 3, 4)))
+
+
+if __name__ == "__main__":
+    for step in (gallery, parameters, ranks):
+        if len(sys.argv) < 2 or step.__name__ in sys.argv[1:]:
+            step()

@@ -1,0 +1,20 @@
+"""The command line, ``wtfarray``; needs click and rich (``pip install 'wtfarray[cli]'``)."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command; without its packages, say in one line how to get them."""
+    try:
+        from wtfarray.cli.commands import command
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("click", "rich"):
+            raise
+        sys.stderr.write(
+            f"wtfarray: the command line needs {missing}: pip install 'wtfarray[cli]'\n"
+        )
+        sys.exit(2)
+    command(prog_name="wtfarray")

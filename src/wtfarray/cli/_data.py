@@ -1,0 +1,220 @@
+"""What the command line reads: arrays, tables, images and fits, and where it puts them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import wtfarray as wtf
+from wtfarray._typing import Array
+
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
+BACKENDS = ("numpy", "torch", "jax", "cupy")
+Real = NDArray[Any]
+
+
+def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Real:
+    """
+    Read the data.
+
+    Parameters
+    ----------
+    path : Path
+        A file ``.npy``, ``.npz``, ``.csv`` or ``.mat``, or a folder of images.
+    key : str or None
+        Which array of a file that holds several.
+    size : tuple of int or None
+        Rows and columns to which images are brought.
+    """
+    if path.is_dir():
+        array = _read_images(path, size)
+    else:
+        readers: dict[str, Callable[[Path, str | None], Real]] = {
+            ".npy": _read_npy,
+            ".npz": _read_npz,
+            ".csv": _read_csv,
+            ".mat": _read_mat,
+        }
+        if path.suffix.lower() not in readers:
+            known = ", ".join(readers)
+            msg = f"{path} has suffix {path.suffix!r}: expected {known} or a folder of images"
+            raise ValueError(msg)
+        array = readers[path.suffix.lower()](path, key)
+    if array.dtype.kind not in "biuf":
+        msg = f"{path} holds {array.dtype}: expected real numbers"
+        raise TypeError(msg)
+    return array
+
+
+def _read_npy(path: Path, key: str | None) -> Real:
+    _no_key(path, key)
+    array: Real = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        msg = f"{path} is not an .npy file"
+        raise TypeError(msg)
+    return array
+
+
+def _read_npz(path: Path, key: str | None) -> Real:
+    if not zipfile.is_zipfile(path):
+        msg = f"{path} is not an .npz file"
+        raise ValueError(msg)
+    with np.load(path, allow_pickle=False) as stored:
+        array: Real = stored[_choose(path, stored.files, key)]
+    return array
+
+
+def _read_csv(path: Path, key: str | None) -> Real:
+    _no_key(path, key)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an empty file is refused later
+        try:
+            return np.loadtxt(path, delimiter=",", ndmin=2)
+        except ValueError:
+            pass
+        try:
+            return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=1)  # names of columns
+        except ValueError as error:
+            msg = f"{path}: {error}"
+            raise ValueError(msg) from None
+
+
+def _read_mat(path: Path, key: str | None) -> Real:
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        msg = "reading .mat needs SciPy: pip install scipy"
+        raise ImportError(msg) from None
+    stored: dict[str, Any] = loadmat(path)
+    array = stored[_choose(path, [name for name in stored if not name.startswith("__")], key)]
+    return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
+
+
+def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
+    """The name of the array to read."""
+    if key in names:
+        return str(key)
+    if key is None and len(names) == 1:
+        return names[0]
+    found = "nothing" if key is None else repr(key)
+    msg = f"--key is {found} and {path} holds {', '.join(names) or 'nothing'}: expected one of them"
+    raise ValueError(msg)
+
+
+def _no_key(path: Path, key: str | None) -> None:
+    if key is not None:
+        msg = f"--key is {key!r}, but {path} holds a single array: expected no key"
+        raise ValueError(msg)
+
+
+def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
+    """Grey values (n, h, w) of the images of a folder, in the order of their names."""
+    try:
+        from PIL import Image
+    except ImportError:
+        msg = "reading images needs Pillow: pip install pillow"
+        raise ImportError(msg) from None
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)
+    if not paths:
+        msg = f"{folder} holds no images: expected files {', '.join(IMAGES)}"
+        raise ValueError(msg)
+    images: list[Real] = []
+    for path in paths:
+        with Image.open(path) as image:
+            grey = image.convert("L").convert("F")  # whose means are not rounded
+            if size is not None and len(size) == 2:
+                grey = grey.resize((size[1], size[0]), Image.Resampling.BOX)
+            images.append(np.asarray(grey, dtype=np.float64))
+        if images[-1].shape != images[0].shape:
+            found, first = ("x".join(map(str, i.shape)) for i in (images[-1], images[0]))
+            msg = (
+                f"{path} is {found} and {paths[0].name} {first}: expected images of one size, or "
+                f"--grid to bring them to one"
+            )
+            raise ValueError(msg)
+    return np.stack(images)
+
+
+def normalised(X: Real) -> Real:
+    """Every sample divided by its sum."""
+    mass = X.reshape(X.shape[0], -1).sum(axis=1)
+    if not (mass > 0).all():
+        i = int(np.argmin(mass > 0))
+        msg = f"--normalise: sample {i} weighs {mass[i]}: expected samples of positive mass"
+        raise ValueError(msg)
+    array: Real = X / mass.reshape(-1, *(1,) * (X.ndim - 1))
+    return array
+
+
+def on_grid(X: Real, grid: tuple[int, ...] | None) -> Real:
+    """The data with the grid as their last modes: rows of a table become images."""
+    if grid is None or X.shape[-len(grid) :] == grid:
+        return X
+    size = math.prod(grid)
+    if X.ndim == 2 and X.shape[1] == size:
+        return X.reshape(X.shape[0], *grid)
+    sizes = ", ".join(map(str, grid))
+    msg = (
+        f"--grid is {'x'.join(map(str, grid))} and the data have shape {X.shape}: "
+        f"expected (N, {size}) or (..., {sizes})"
+    )
+    raise ValueError(msg)
+
+
+def placed(X: Real, backend: str, device: str | None, dtype: str) -> Array:
+    """The data in the array library and on the device that do the work."""
+    X = np.asarray(X, dtype=dtype)
+    try:
+        if backend == "torch":
+            import torch
+
+            return torch.asarray(X.copy(), device=device)
+        if backend == "jax":
+            import jax
+
+            if dtype == "float64":
+                config: Any = jax.config
+                config.update("jax_enable_x64", True)  # noqa: FBT003
+            where = None if device is None else jax.devices(device)[0]
+            return jax.device_put(jax.numpy.asarray(X), where)
+        if backend == "cupy":
+            import cupy
+
+            with cupy.cuda.Device(int((device or "cuda:0").partition(":")[2] or 0)):
+                return cupy.asarray(X)
+    except ModuleNotFoundError as error:
+        extra = "cuda12" if backend == "cupy" else backend
+        msg = f"--backend {backend} needs {error.name}: pip install 'wtfarray[{extra}]'"
+        raise ImportError(msg) from None
+    if device not in (None, "cpu"):
+        msg = f"--device is {device}: expected cpu for NumPy, or --backend torch, jax or cupy"
+        raise ValueError(msg)
+    return X
+
+
+def read_fit(path: Path) -> wtf.Factorisation:
+    """A saved fit."""
+    try:
+        return wtf.load(path)
+    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        msg = f"{path} is not a fit: expected a file that `wtfarray fit` wrote"
+        raise ValueError(msg) from None
+
+
+def check_output(name: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    """Refuse a place to write to before the work is done."""
+    if path is None:
+        return
+    if path.suffix.lower() not in suffixes:
+        msg = f"{name} is {path}: expected a file {' or '.join(suffixes)}"
+        raise ValueError(msg)
+    if not path.absolute().parent.is_dir():
+        msg = f"{name} is {path}, but there is no folder {path.parent}"
+        raise ValueError(msg)
