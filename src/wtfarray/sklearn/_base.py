@@ -108,12 +108,10 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         Go on with a batch of samples.
 
-        The first batch is fitted as by `fit`. From then on a batch is fitted with
-        ``eps n_seen / n_batch`` times the mean Kullback-Leibler divergence of the components from
-        what they were added to the objective: with what every sample seen before contributes at
-        least, for the loss is ``eps`` strongly convex relative to the entropy. So the steps
-        shrink like one over the number of samples seen, and several passes over the data come to
-        the result of `fit` on all of them.
+        The first batch is fitted as by `fit`. From then on a batch is fitted with the components
+        held to what they were, by a divergence that weighs as much as the samples seen before. So
+        the steps shrink like one over the number of samples seen, and several passes over the data
+        come to what `fit` finds in all of them.
 
         Parameters
         ----------
@@ -135,9 +133,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             self._fit_from_scratch(samples)
             return self
         setup = self._problem(samples)
-        pull = self.loss_.eps * self.n_samples_seen_ / samples.total
+        past = self.n_samples_seen_ / samples.total
         blocks, n_iter = proximal_step(
-            setup, self._atoms, pull, max_iter=self.max_iter, tol=self.tol
+            setup, self._atoms, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
         )
         core = blocks[-1] if self._kind == "tucker" else None
         self._keep(samples, blocks[: setup.modes], core)
