@@ -31,7 +31,7 @@ from wtfarray.projection import fitted_atoms, project
 from wtfarray.result import Factorisation
 from wtfarray.sinkhorn import wasserstein
 from wtfarray.sklearn._costs import Cost, transport_loss
-from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step
+from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
 from wtfarray.sklearn._samples import (
     Samples,
     distinct_samples,
@@ -45,6 +45,10 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     """Base of the estimators; they say which model and which grid."""
 
     _kind: Kind
+    _last: list[Array]
+    """The blocks of the features, as the last batch left them."""
+    _mean: list[Array]
+    """Their running mean."""
 
     def __init__(
         self,
@@ -108,10 +112,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         Go on with a batch of samples.
 
-        The first batch is fitted as by `fit`. From then on a batch is fitted with the components
-        held to what they were, by a divergence that weighs as much as the samples seen before. So
-        the steps shrink like one over the number of samples seen, and several passes over the data
-        come to what `fit` finds in all of them.
+        The first batch is fitted as by `fit`. Every other is fitted with the atoms held to what
+        they were, the more so the more samples have been seen, and ``components_`` is a running
+        mean of the atoms. Several passes over the data come to what `fit` finds in all of them.
 
         Parameters
         ----------
@@ -135,10 +138,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         setup = self._problem(samples)
         past = self.n_samples_seen_ / samples.total
         blocks, n_iter = proximal_step(
-            setup, self._atoms, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
+            setup, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
         )
-        core = blocks[-1] if self._kind == "tucker" else None
-        self._keep(samples, blocks[: setup.modes], core)
+        self._keep(samples, blocks, running_share(past))
         self.n_iter_ += n_iter
         self.n_samples_seen_ += samples.total
         return self
@@ -161,7 +163,8 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             warnings.warn(
                 f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
             )
-        self._keep(samples, result.factors, result.core)
+        core = [] if result.core is None else [result.core]
+        self._keep(samples, [*result.factors, *core], 1.0)
         self.n_iter_ = result.n_iter
         self.n_samples_seen_ = samples.total
 
@@ -180,18 +183,30 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             positive_number("rho_atoms", self.rho_atoms),
         )
 
-    def _keep(self, samples: Samples, factors: Sequence[Array], core: Array | None) -> None:
-        """Set what a fit has learned."""
+    def _keep(self, samples: Samples, blocks: list[Array], share: float) -> None:
+        """Set what was learned; ``share`` is the weight of these blocks in the running mean."""
         xp = array_namespace(samples.data)
-        self._atoms = [*factors[1:], *([] if core is None else [core])]
-        self._keep_factors(list(factors[1:]), core)
-        atoms = fitted_atoms(self._model([*factors], core))
-        self.components_ = xp.reshape(atoms.mT, (-1, *self._sample_shape))
-        model = xp.matmul(factors[0], atoms.mT)
+        model = xp.matmul(blocks[0], self._multiplied(blocks).mT)
         self.reconstruction_err_ = self._excess(samples.data, model, samples.weights)
+        mean = self._last = blocks[1:]
+        if share < 1:
+            mean = [
+                (1.0 - share) * xp.astype(old, new.dtype) + share * new
+                for old, new in zip(self._mean, mean, strict=True)
+            ]
+        self._mean = mean
+        components = self._multiplied([blocks[0], *mean]).mT
+        self.components_ = xp.reshape(components, (-1, *self._sample_shape))
+        self._name(mean)
 
-    def _keep_factors(self, factors: list[Array], core: Array | None) -> None:
+    def _name(self, blocks: list[Array]) -> None:
         """Set what the components are made of, if there is more to say of it."""
+
+    def _multiplied(self, blocks: list[Array]) -> Array:
+        """The components that all blocks but the first make, (bins of a sample, n_components)."""
+        if self._kind == "tucker":
+            return fitted_atoms(self._model(blocks[:-1], blocks[-1]))
+        return fitted_atoms(self._model(blocks, None))
 
     def transform(self, X: Array) -> Array:
         """

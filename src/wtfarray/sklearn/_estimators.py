@@ -68,7 +68,7 @@ class WassersteinNMF(WassersteinDecomposition):
     loss_ : wtfarray.Wasserstein
         The loss, its cost scaled to mean one.
     reconstruction_err_ : float
-        Mean loss of the samples, or those of the last batch, as `score` counts it.
+        Mean loss of the samples, or those of the last batch, where the fit ended; see `score`.
     n_iter_ : int
         Iterations so far.
     n_samples_seen_ : float
@@ -164,8 +164,8 @@ class WassersteinCP(WassersteinDecomposition):
 
     _kind: Kind = "cp"
 
-    def _keep_factors(self, factors: list[Array], core: Array | None) -> None:  # noqa: ARG002
-        self.factors_ = factors
+    def _name(self, blocks: list[Array]) -> None:
+        self.factors_ = blocks
 
 
 class WassersteinTucker(WassersteinDecomposition):
@@ -226,5 +226,5 @@ class WassersteinTucker(WassersteinDecomposition):
         rank = positive_integer("n_components", self.n_components)
         return (rank, *(min(rank, n) for n in shape))
 
-    def _keep_factors(self, factors: list[Array], core: Array | None) -> None:
-        self.factors_, self.core_ = factors, core
+    def _name(self, blocks: list[Array]) -> None:
+        *self.factors_, self.core_ = blocks
