@@ -20,7 +20,7 @@ ESTIMATORS = [WassersteinNMF, WassersteinCP, WassersteinTucker]
 FAST = {"eps": 0.2, "tol": 1e-3, "random_state": 0}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _numpy_only(backend):
     if backend.name != "numpy":
         pytest.skip("what comes from scikit-learn is NumPy's, but for dispatch: tested with NumPy")
@@ -347,18 +347,18 @@ class TestScikitLearn:
 class TestPartialFit:
     @pytest.mark.parametrize("seed", range(3))
     def test_converges_to_the_full_fit(self, seed):
-        X = bumps(n=40, seed=seed)
+        X = bumps(n=32, seed=seed)
         best, loss = objective(WassersteinNMF(3, eps=0.1, random_state=0).fit(X), X)
-        model = WassersteinNMF(3, eps=0.1, random_state=0).partial_fit(X[:10])
-        # Two per cent of the loss, which is less than that of the objective with its entropies.
-        assert loss < abs(best)
-        assert objective(model, X)[0] - best > 0.02 * loss
+        model = WassersteinNMF(3, eps=0.1, random_state=0).partial_fit(X[:8])
+        # Two per cent of the objective, or of the loss in it if that is less.
+        allowed = 0.02 * min(abs(best), loss)
+        assert objective(model, X)[0] - best > allowed
         rng = np.random.default_rng(seed)
         for _ in range(3):
-            for some in np.split(rng.permutation(40), 4):
+            for some in np.split(rng.permutation(32), 4):
                 model.partial_fit(X[some])
-        assert objective(model, X)[0] - best < 0.02 * loss
-        assert model.n_samples_seen_ == 130
+        assert objective(model, X)[0] - best < allowed
+        assert model.n_samples_seen_ == 104
 
     @pytest.mark.parametrize("cls", [WassersteinCP, WassersteinTucker])
     def test_tensors(self, cls):
