@@ -383,6 +383,8 @@ class TestPartialFit:
         model = WassersteinNMF(**FAST).partial_fit(bumps())
         with pytest.raises(ValueError, match="15 features"):
             model.partial_fit(bumps()[:, :-1])
+        with pytest.raises(ValueError, match="n_components is 3: expected that of the first"):
+            model.set_params(n_components=3).partial_fit(bumps())
 
 
 def test_documentation_runs(tmp_path, monkeypatch):

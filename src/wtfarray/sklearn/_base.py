@@ -32,12 +32,7 @@ from wtfarray.result import Factorisation
 from wtfarray.sinkhorn import wasserstein
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
-from wtfarray.sklearn._samples import (
-    Samples,
-    distinct_samples,
-    rows,
-    to_unit_mass,
-)
+from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
 from wtfarray.tensor import per_sample, spread
 
 
@@ -136,6 +131,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             self._fit_from_scratch(samples)
             return self
         setup = self._problem(samples)
+        if setup.shapes[1:] != tuple(tuple(block.shape) for block in self._last):
+            msg = f"n_components is {self.n_components}: expected that of the first batch"
+            raise ValueError(msg)
         past = self.n_samples_seen_ / samples.total
         blocks, n_iter = proximal_step(
             setup, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
@@ -222,7 +220,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         array (n_samples, n_components)
             Each row sums to the mass of its sample.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X, mass = to_unit_mass(self._validated(X, "transform", reset=False))
         return self._coefficients(X) * mass[:, None]
 
@@ -262,18 +260,15 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         array (n_samples, ...)
             Sums of components; close to what was transformed, blurred by the kernel.
         """
-        check_is_fitted(self)
-        components = self.components_
+        check_is_fitted(self, "components_")
         if not hasattr(X, "dtype") or not get_config()["array_api_dispatch"]:
             X = np.asarray(X)
         xp = common_namespace(X=X)
         X = as_floating("X", X, xp)
-        if X.ndim != 2 or X.shape[1] != components.shape[0]:
-            msg = f"X has shape {tuple(X.shape)}: expected (n, {components.shape[0]})"
+        if X.ndim != 2 or X.shape[1] != self._n_features_out:
+            msg = f"X has shape {tuple(X.shape)}: expected (n, {self._n_features_out})"
             raise ValueError(msg)
-        flat = xp.reshape(components, (components.shape[0], -1))
-        flat = follow("the fit", flat, xp, X.dtype, device_of(X))
-        return xp.reshape(xp.matmul(X, flat), (-1, *self._sample_shape))
+        return xp.reshape(xp.matmul(X, self._rows_like(X)), (-1, *self._sample_shape))
 
     def score(self, X: Array, y: object = None, sample_weight: Array | None = None) -> float:
         """
@@ -298,7 +293,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             Higher is better.
         """
         del y
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         samples = distinct_samples(self._validated(X, "score", reset=False), sample_weight)
         model = self.inverse_transform(self._coefficients(samples.data))
         return -self._excess(samples.data, model, samples.weights)
@@ -306,18 +301,22 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _coefficients(self, X: Array) -> Array:
         """The coefficients of samples of mass one; 0 for those that are empty."""
         xp = array_namespace(X)
-        components = self.components_
         filled = np.flatnonzero(to_host(per_sample(X)) > 0)
-        rank = components.shape[0]
-        found = xp.zeros((1, rank), dtype=X.dtype, device=device_of(X))
+        found = xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))
         if filled.size:
-            atoms = xp.reshape(xp.astype(components, X.dtype), (rank, -1)).mT
-            model = self._model([found + 1.0, atoms], None)
+            model = self._model([found, self._rows_like(X).mT], None)
             found = xp.concat([found, project(model, self._on_grid(rows(X, filled)))])
         # Row 0 of what was found belongs to all empty samples.
         where = np.zeros(X.shape[0], dtype=np.int64)
         where[filled] = np.arange(1, filled.size + 1)
         return rows(found, where)
+
+    def _rows_like(self, X: Array) -> Array:
+        """The components, (n_components, bins of a sample), in the dtype of X."""
+        components = follow(
+            "components_", self.components_, array_namespace(X), X.dtype, device_of(X)
+        )
+        return array_namespace(X).reshape(components, (components.shape[0], -1))
 
     def _excess(self, X: Array, Y: Array, weights: Array | None) -> float:
         """The mean over samples of mass one of ``OT(x, y) - min_y OT(x, y)``."""

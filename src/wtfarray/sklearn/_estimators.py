@@ -40,7 +40,7 @@ class WassersteinNMF(WassersteinDecomposition):
         The grid on which the features lie, in C order; by default a line, or the grid of a list of
         costs.
     eps : float, default 0.05
-        The smoothing; above 0, from 1e-3 (fine detail, slow) to 0.1 (coarse, fast). On a line of
+        The smoothing; above 0, from 1e-3 (fine detail, slow) to 0.5 (coarse, fast). On a line of
         n features, below about ``6 / n**2`` nothing is blurred.
     lam : float, default 10
         How strictly mass must arrive as the model says; above 0, from 1 (mass far away is left
@@ -66,7 +66,7 @@ class WassersteinNMF(WassersteinDecomposition):
     components_ : array (n_components, n_features)
         Of mass one each.
     loss_ : wtfarray.Wasserstein
-        The loss, its cost scaled to mean one.
+        The loss that was fitted, its cost scaled to mean one.
     reconstruction_err_ : float
         Mean loss of the samples, or those of the last batch, where the fit ended; see `score`.
     n_iter_ : int

@@ -40,8 +40,7 @@ def sample_weights(sample_weight: object, n: int) -> NDArray[np.float64]:
     if sample_weight is None:
         return np.ones(n)
     if is_array_api_obj(sample_weight) and not isinstance(sample_weight, np.ndarray):
-        xp = array_namespace(sample_weight)
-        sample_weight = to_host(xp.astype(sample_weight, xp.float64))
+        sample_weight = to_host(sample_weight)
     weights = np.array(sample_weight, dtype=np.float64)
     if weights.ndim == 0:
         weights = np.full(n, weights)
