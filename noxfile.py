@@ -58,7 +58,7 @@ def tests(session: nox.Session, backend: str) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; warnings are errors."""
-    install(session, group="docs")
+    install(session, extra="sklearn", group="docs")
     session.run(
         "sphinx-build",
         "-W",

@@ -43,7 +43,7 @@ class Setup:
     model: Model
     shapes: tuple[tuple[int, ...], ...]
     constraints: tuple[Constraint, ...]
-    rho: tuple[float, ...]
+    rho: tuple[float | Array, ...]
     free: tuple[int, ...]
     sample_weight: Array | None
 

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._host import to_host
 from wtfarray._typing import Array
-from wtfarray.legendre import Constraint, entropy_value
+from wtfarray.legendre import Constraint
 from wtfarray.models import Model
 from wtfarray.optimize._objective import Point
 from wtfarray.sphere import from_sphere, pull_back, to_sphere
@@ -20,18 +20,21 @@ from wtfarray.term import Term
 @dataclass(frozen=True, eq=False)
 class Problem:
     """
-    ``min sum of losses(X, model(blocks)) + sum_k rho_k E(A_k)`` over the blocks that are free.
+    ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the blocks that are free.
 
     Blocks are the factors in the order of the modes, then the core or the weights.
     """
 
     model: Model
     terms: list[Term]
-    rho: tuple[float, ...]
+    rho: tuple[float | Array, ...]
+    """A number a block, or an array that broadcasts against it."""
     constraints: tuple[Constraint, ...]
     free: tuple[int, ...]
     shape: tuple[int, ...]
     """Of the data."""
+    references: tuple[Array | None, ...] | None = None
+    """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor, in the shape of the data."""
@@ -43,9 +46,19 @@ class Problem:
         rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
         return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
 
+    def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
+        """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
+        xp = array_namespace(*blocks)
+        rho, block = self.rho[k], blocks[k]
+        least = float(xp.finfo(block.dtype).smallest_normal)
+        logs = xp.log(xp.maximum(block, least))
+        if self.references is not None and self.references[k] is not None:
+            logs = logs - xp.log(self.references[k])
+        return xp.sum(block * (rho * (logs - 1.0))), rho * logs
+
     def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
-        """``rho_k E(A_k)``."""
-        return self.rho[k] * float(entropy_value(blocks[k], array_namespace(*blocks)))
+        """``rho_k H(A_k|B_k)``."""
+        return float(self.entropy(blocks, k)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,22 +120,22 @@ class JointObjective:
         for other in values[1:]:
             dual = dual + other.gradient
         adjoints = problem.adjoints(dual, blocks)
-        least = float(xp.finfo(x.dtype).smallest_normal)
         parts, entropies = [], []
         for k, p in zip(problem.free, self._split(x), strict=True):
-            rho, block = problem.rho[k], blocks[k]
+            entropy, slopes = problem.entropy(blocks, k)
             # The envelope theorem: at the inner solution u is the gradient in the model tensor.
-            gradient = adjoints[k] + rho * xp.log(xp.maximum(block, least))
-            parts.append(xp.reshape(pull_back(p, block, gradient, problem.constraints[k]), (-1,)))
-            entropies.append(rho * entropy_value(block, xp))
+            gradient = adjoints[k] + slopes
+            pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
+            parts.append(xp.reshape(pulled, (-1,)))
+            entropies.append(entropy)
         gradient = xp.concat(parts)
         square = xp.vecdot(gradient, gradient)
         slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
-        entropy = xp.sum(xp.stack(entropies))
-        numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, entropy])
-        norm, square, slope, entropy = to_host(numbers).tolist()
+        total = xp.sum(xp.stack(entropies))
+        numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
+        norm, square, slope, total = to_host(numbers).tolist()
         error = sum(v.error for v in values)
-        value = sum(v.value for v in values) + error + entropy + self._fixed_entropy
+        value = sum(v.value for v in values) + error + total + self._fixed_entropy
         return Evaluation(
             Point(x, gradient, value, norm, square, slope),
             error,

@@ -1,0 +1,399 @@
+"""What the three estimators share: validation, fit, transform, score."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import device as device_of
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from wtfarray._arrays import (
+    as_floating,
+    common_namespace,
+    follow,
+    one_of,
+    positive_integer,
+    positive_number,
+)
+from wtfarray._host import to_host
+from wtfarray._setup import Kind, Setup
+from wtfarray._typing import Array
+from wtfarray.projection import fitted_atoms, project
+from wtfarray.result import Factorisation
+from wtfarray.sinkhorn import wasserstein
+from wtfarray.sklearn._costs import Cost, transport_loss
+from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
+from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
+from wtfarray.tensor import per_sample, spread
+
+
+class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators; they say which model and which grid."""
+
+    _kind: Kind
+    _last: list[Array]
+    """The blocks of the features, as the last batch left them."""
+    _mean: list[Array]
+    """Their running mean."""
+
+    def __init__(
+        self,
+        n_components: int | Sequence[int] = 2,
+        *,
+        cost: Cost = "sqeuclidean",
+        eps: float = 5e-2,
+        lam: float = 10.0,
+        rho_coefs: float = 1e-2,
+        rho_atoms: float = 1e-3,
+        init: str | None = None,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.cost = cost
+        self.eps = eps
+        self.lam = lam
+        self.rho_coefs = rho_coefs
+        self.rho_atoms = rho_atoms
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def _grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The grid of samples of this shape."""
+        return shape
+
+    def _rank(self, shape: tuple[int, ...]) -> int | tuple[int, ...]:  # noqa: ARG002
+        """The rank of the model for samples of this shape."""
+        return positive_integer("n_components", self.n_components)
+
+    def fit(self, X: Array, y: object = None, sample_weight: Array | None = None) -> Self:
+        """
+        Learn the components.
+
+        Parameters
+        ----------
+        X : array (n_samples, ...)
+            Non-negative samples. Each counts by its shape, not by its mass; empty ones are left
+            out.
+        y : ignored
+            There for the pipelines of scikit-learn.
+        sample_weight : array (n_samples,), optional
+            A sample of weight two counts as two samples.
+
+        Returns
+        -------
+        self
+        """
+        del y
+        samples = distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
+        self._fit_from_scratch(samples)
+        return self
+
+    def partial_fit(self, X: Array, y: object = None, sample_weight: Array | None = None) -> Self:
+        """
+        Go on with a batch of samples.
+
+        The first batch is fitted as by `fit`. Every other is fitted with the atoms held to what
+        they were, the more so the more samples have been seen, and ``components_`` is a running
+        mean of the atoms. Several passes over the data come to what `fit` finds in all of them.
+
+        Parameters
+        ----------
+        X : array (n_samples, ...)
+            A batch, best drawn at random from the data.
+        y : ignored
+            There for the pipelines of scikit-learn.
+        sample_weight : array (n_samples,), optional
+            A sample of weight two counts as two samples.
+
+        Returns
+        -------
+        self
+        """
+        del y
+        first = not hasattr(self, "components_")
+        samples = distinct_samples(self._validated(X, "partial_fit", reset=first), sample_weight)
+        if first:
+            self._fit_from_scratch(samples)
+            return self
+        setup = self._problem(samples)
+        if setup.shapes[1:] != tuple(tuple(block.shape) for block in self._last):
+            msg = f"n_components is {self.n_components}: expected that of the first batch"
+            raise ValueError(msg)
+        past = self.n_samples_seen_ / samples.total
+        blocks, n_iter = proximal_step(
+            setup, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
+        )
+        self._keep(samples, blocks, running_share(past))
+        self.n_iter_ += n_iter
+        self.n_samples_seen_ += samples.total
+        return self
+
+    def _fit_from_scratch(self, samples: Samples) -> None:
+        self._sample_shape = tuple(samples.data.shape[1:])
+        self._grid_shape = self._grid(self._sample_shape)
+        self.loss_ = transport_loss(self.cost, self.eps, self.lam, self._grid_shape)
+        setup = self._problem(samples)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        result = fit_all(
+            setup,
+            init=self.init,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            rng=np.random.default_rng(seed),
+        )
+        if not result.converged:
+            warnings.warn(
+                f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
+            )
+        core = [] if result.core is None else [result.core]
+        self._keep(samples, [*result.factors, *core], 1.0)
+        self.n_iter_ = result.n_iter
+        self.n_samples_seen_ = samples.total
+
+    def _problem(self, samples: Samples) -> Setup:
+        """The problem of these samples, with checked parameters."""
+        positive_integer("n_init", self.n_init)
+        positive_integer("max_iter", self.max_iter)
+        positive_number("tol", self.tol)
+        one_of("init", self.init, (None, "kl", "random", "nnsvd"))
+        return mean_problem(
+            self._kind,
+            Samples(self._on_grid(samples.data), samples.weights, samples.total),
+            self._rank(self._sample_shape),
+            self.loss_,
+            positive_number("rho_coefs", self.rho_coefs),
+            positive_number("rho_atoms", self.rho_atoms),
+        )
+
+    def _keep(self, samples: Samples, blocks: list[Array], share: float) -> None:
+        """Set what was learned; ``share`` is the weight of these blocks in the running mean."""
+        xp = array_namespace(samples.data)
+        model = xp.matmul(blocks[0], self._multiplied(blocks).mT)
+        self.reconstruction_err_ = self._excess(samples.data, model, samples.weights)
+        mean = self._last = blocks[1:]
+        if share < 1:
+            mean = [
+                (1.0 - share) * xp.astype(old, new.dtype) + share * new
+                for old, new in zip(self._mean, mean, strict=True)
+            ]
+        self._mean = mean
+        components = self._multiplied([blocks[0], *mean]).mT
+        self.components_ = xp.reshape(components, (-1, *self._sample_shape))
+        self._name(mean)
+
+    def _name(self, blocks: list[Array]) -> None:
+        """Set what the components are made of, if there is more to say of it."""
+
+    def _multiplied(self, blocks: list[Array]) -> Array:
+        """The components that all blocks but the first make, (bins of a sample, n_components)."""
+        if self._kind == "tucker":
+            return fitted_atoms(self._model(blocks[:-1], blocks[-1]))
+        return fitted_atoms(self._model(blocks, None))
+
+    def transform(self, X: Array) -> Array:
+        """
+        The coefficients of samples: a convex problem, all components held.
+
+        Parameters
+        ----------
+        X : array (n_samples, ...)
+            Non-negative samples.
+
+        Returns
+        -------
+        array (n_samples, n_components)
+            Each row sums to the mass of its sample.
+        """
+        check_is_fitted(self, "components_")
+        X, mass = to_unit_mass(self._validated(X, "transform", reset=False))
+        return self._coefficients(X) * mass[:, None]
+
+    def fit_transform(
+        self, X: Array, y: object = None, sample_weight: Array | None = None
+    ) -> Array:
+        """
+        `fit`, then `transform`.
+
+        Parameters
+        ----------
+        X : array (n_samples, ...)
+            Non-negative samples.
+        y : ignored
+            There for the pipelines of scikit-learn.
+        sample_weight : array (n_samples,), optional
+            A sample of weight two counts as two samples.
+
+        Returns
+        -------
+        array (n_samples, n_components)
+            Each row sums to the mass of its sample.
+        """
+        return self.fit(X, y, sample_weight=sample_weight).transform(X)
+
+    def inverse_transform(self, X: Array) -> Array:
+        """
+        The samples that coefficients stand for.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_components)
+            Coefficients.
+
+        Returns
+        -------
+        array (n_samples, ...)
+            Sums of components; close to what was transformed, blurred by the kernel.
+        """
+        check_is_fitted(self, "components_")
+        if not hasattr(X, "dtype") or not get_config()["array_api_dispatch"]:
+            X = np.asarray(X)
+        xp = common_namespace(X=X)
+        X = as_floating("X", X, xp)
+        if X.ndim != 2 or X.shape[1] != self._n_features_out:
+            msg = f"X has shape {tuple(X.shape)}: expected (n, {self._n_features_out})"
+            raise ValueError(msg)
+        return xp.reshape(xp.matmul(X, self._rows_like(X)), (-1, *self._sample_shape))
+
+    def score(self, X: Array, y: object = None, sample_weight: Array | None = None) -> float:
+        """
+        Minus the mean loss of samples after projection on the components; at most 0.
+
+        The loss of a sample of mass one is counted from the least that any model could have, that
+        of the sample blurred by the kernel. It may be compared between ranks, ``rho``, starts and
+        solvers, but not between costs, ``eps`` or ``lam``, which make it another loss.
+
+        Parameters
+        ----------
+        X : array (n_samples, ...)
+            Non-negative samples; empty ones are left out.
+        y : ignored
+            There for the searches of scikit-learn.
+        sample_weight : array (n_samples,), optional
+            Weights of the mean.
+
+        Returns
+        -------
+        float
+            Higher is better.
+        """
+        del y
+        check_is_fitted(self, "components_")
+        samples = distinct_samples(self._validated(X, "score", reset=False), sample_weight)
+        model = self.inverse_transform(self._coefficients(samples.data))
+        return -self._excess(samples.data, model, samples.weights)
+
+    def _coefficients(self, X: Array) -> Array:
+        """The coefficients of samples of mass one; 0 for those that are empty."""
+        xp = array_namespace(X)
+        filled = np.flatnonzero(to_host(per_sample(X)) > 0)
+        found = xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))
+        if filled.size:
+            model = self._model([found, self._rows_like(X).mT], None)
+            found = xp.concat([found, project(model, self._on_grid(rows(X, filled)))])
+        # Row 0 of what was found belongs to all empty samples.
+        where = np.zeros(X.shape[0], dtype=np.int64)
+        where[filled] = np.arange(1, filled.size + 1)
+        return rows(found, where)
+
+    def _rows_like(self, X: Array) -> Array:
+        """The components, (n_components, bins of a sample), in the dtype of X."""
+        components = follow(
+            "components_", self.components_, array_namespace(X), X.dtype, device_of(X)
+        )
+        return array_namespace(X).reshape(components, (components.shape[0], -1))
+
+    def _excess(self, X: Array, Y: Array, weights: Array | None) -> float:
+        """The mean over samples of mass one of ``OT(x, y) - min_y OT(x, y)``."""
+        xp = array_namespace(X)
+        X, Y = (self._on_grid(Z) / Z.shape[0] for Z in (X, Y))
+        if weights is not None:
+            # The excess is homogeneous: a sample twice as heavy counts twice.
+            X, Y = (Z * spread(weights, Z) for Z in (X, Y))
+        least, _ = self.loss_.conjugate(X, xp.zeros_like(X))
+        return max(float(wasserstein(X, Y, self.loss_).value + least), 0.0)
+
+    def _model(self, factors: list[Array], core: Array | None) -> Factorisation:
+        """A fit of these factors, as `project` and `fitted_atoms` take it."""
+        return Factorisation(
+            kind="nmf",
+            factors=factors,
+            core=core,
+            weights=None,
+            objective=math.nan,
+            gap=math.inf,
+            converged=False,
+            message="",
+            n_iter=0,
+            history=[],
+            dual=None,
+            loss=self.loss_,
+            rho=(self.rho_coefs, self.rho_atoms),
+            constraints=("rows", None),
+            shape=(factors[0].shape[0], *self._grid_shape),
+        )
+
+    def _on_grid(self, X: Array) -> Array:
+        return array_namespace(X).reshape(X, (-1, *self._grid_shape))
+
+    def _validated(self, X: Array, method: str, *, reset: bool) -> Array:
+        """The samples as floating numbers, of the library that they came in if that is allowed."""
+        if not reset:
+            self._check_namespace(X, method)
+        X = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype="numeric",
+            allow_nd=self._kind != "nmf",
+            ensure_non_negative=True,
+        )
+        if not reset and tuple(X.shape[1:]) != self._sample_shape:
+            expected = ", ".join(map(str, self._sample_shape))
+            msg = f"X has shape {tuple(X.shape)}: expected (n, {expected})"
+            raise ValueError(msg)
+        return as_floating("X", X, common_namespace(X=X))
+
+    def _check_namespace(self, X: Array, method: str) -> None:
+        """With dispatch on, refuse arrays of another library or device than those of the fit."""
+        if not get_config()["array_api_dispatch"]:
+            return
+        X = X if hasattr(X, "__array_namespace__") or hasattr(X, "device") else np.empty(0)
+        ours = self.components_
+        same = array_namespace(X) is array_namespace(ours)
+        if not same or (not is_numpy_array(X) and device_of(X) != device_of(ours)):
+            msg = (
+                f"X is an array of {array_namespace(X).__name__} on device {device_of(X)} and "
+                f"components_ one of {array_namespace(ours).__name__} on {device_of(ours)}: inputs "
+                f"passed to {type(self).__name__}.{method}() must use the same namespace and "
+                f"device as those of fit()"
+            )
+            raise ValueError(msg)
+
+    @property
+    def _n_features_out(self) -> int:
+        """The number of columns of `transform`."""
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.three_d_array = self._kind != "nmf"
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.array_api_support = True
+        return tags

@@ -1,0 +1,53 @@
+"""The ground cost that an estimator is told, as a loss in units of the mean cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wtfarray._arrays import positive_integer
+from wtfarray._typing import Array
+from wtfarray.costs import grid_cost
+from wtfarray.losses import Wasserstein
+
+POWERS = {"sqeuclidean": 2.0, "cityblock": 1.0}
+"""The named costs of a grid: sums over the axes of the distance to a power."""
+
+Cost = str | Array | Sequence[Array]
+
+
+def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The grid on which the features of a matrix lie, in C order."""
+    if grid_shape is not None:
+        sizes = (grid_shape,) if isinstance(grid_shape, int) else tuple(grid_shape)
+        shape = tuple(positive_integer(f"grid_shape[{k}]", n) for k, n in enumerate(sizes))
+    elif isinstance(cost, (list, tuple)):
+        shape = tuple(int(matrix.shape[0]) for matrix in cost)
+    else:
+        shape = (n_features,)
+    if math.prod(shape) != n_features:
+        msg = (
+            f"X has {n_features} features, but the grid of grid_shape or cost is {shape}: expected "
+            f"a grid of as many points"
+        )
+        raise ValueError(msg)
+    return shape
+
+
+def transport_loss(cost: Cost, eps: float, lam: float, grid: tuple[int, ...]) -> Wasserstein:
+    """The loss of samples on a grid; the cost is scaled to mean one."""
+    modes: tuple[tuple[int, ...], ...] | None = None
+    if isinstance(cost, str):
+        if cost not in POWERS:
+            expected = ", ".join(repr(name) for name in POWERS)
+            msg = f"cost is {cost!r}: expected one of {expected}, a matrix or a list of matrices"
+            raise ValueError(msg)
+        return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam)
+    if not isinstance(cost, (list, tuple)):
+        cost, modes = (cost,), (tuple(range(1, len(grid) + 1)),)
+    elif len(cost) != len(grid):
+        msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one for each axis of {grid}"
+        raise ValueError(msg)
+    given = Wasserstein(cost, eps, lam, modes)
+    scale = given.typical_cost() or 1.0  # one bin costs nothing
+    return Wasserstein([matrix / scale for matrix in given.costs], eps, lam, modes)

@@ -1,0 +1,230 @@
+"""The estimators: matrix, CP and Tucker models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from wtfarray._arrays import positive_integer
+from wtfarray._setup import Kind
+from wtfarray._typing import Array
+from wtfarray.sklearn._base import WassersteinDecomposition
+from wtfarray.sklearn._costs import Cost, grid_of
+
+
+class WassersteinNMF(WassersteinDecomposition):
+    """
+    Matrix factorisation of samples x features with a smoothed Wasserstein loss.
+
+    ``X ~ W @ components_``: every sample is a sum of components of mass one, and the coefficients
+    of a sample sum to its mass. What is minimised is a mean over the samples, all taken at mass
+    one, and over the components::
+
+        mean_i [ OT(x_i, components_^T a_i) + rho_coefs E(a_i) ] + rho_atoms mean_j E(components_j)
+
+    with the transport loss OT of `wtfarray.Wasserstein` and ``E(a) = <a, log a - 1>``, up to
+    constants. So no parameter changes its meaning with the number of samples, features or
+    components, or with the scale of X; all are in units of the mean cost.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        Number of components.
+    cost : {"sqeuclidean", "cityblock"}, array (n_features, n_features) or list of arrays
+        What it takes to move mass from one feature to another. A name: the squared or the
+        city-block distance on the grid of the features. A matrix, or one matrix for each axis of
+        the grid, whose sum is the cost. The cost is divided by its mean.
+    grid_shape : tuple of int, optional
+        The grid on which the features lie, in C order; by default a line, or the grid of a list of
+        costs.
+    eps : float, default 0.05
+        The smoothing; above 0, from 1e-3 (fine detail, slow) to 0.5 (coarse, fast). On a line of
+        n features, below about ``6 / n**2`` nothing is blurred.
+    lam : float, default 10
+        How strictly mass must arrive as the model says; above 0, from 1 (mass far away is left
+        out) to 100. ``inf`` is balanced transport.
+    rho_coefs : float, default 1e-2
+        Weight of the entropy of a sample's coefficients; above 0, from 1e-4 (few components a
+        sample) to 0.1 (even coefficients).
+    rho_atoms : float, default 1e-3
+        Weight of the mean entropy of the components; above 0, from 1e-5 (sharp) to 0.1 (smooth).
+    init : {None, "kl", "random", "nnsvd"}
+        Where to start; see `wtfarray.cp`.
+    n_init : int, default 1
+        Number of starts; the best is kept.
+    max_iter : int, default 300
+        Iterations at most.
+    tol : float, default 1e-4
+        Stop when the objective falls by less than this, relatively.
+    random_state : int, numpy.random.RandomState or None
+        Seed of the start.
+
+    Attributes
+    ----------
+    components_ : array (n_components, n_features)
+        Of mass one each.
+    loss_ : wtfarray.Wasserstein
+        The loss that was fitted, its cost scaled to mean one.
+    reconstruction_err_ : float
+        Mean loss of the samples, or those of the last batch, where the fit ended; see `score`.
+    n_iter_ : int
+        Iterations so far.
+    n_samples_seen_ : float
+        Samples fitted so far, by weight.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : array of str
+        Names of the features, if X had any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wtfarray.sklearn import WassersteinNMF
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+    >>> model = WassersteinNMF(2, eps=0.05, random_state=0).fit(X)
+    >>> model.components_.shape, model.transform(X).shape
+    ((2, 12), (8, 2))
+    """
+
+    _kind: Kind = "nmf"
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        cost: Cost = "sqeuclidean",
+        grid_shape: int | Sequence[int] | None = None,
+        eps: float = 5e-2,
+        lam: float = 10.0,
+        rho_coefs: float = 1e-2,
+        rho_atoms: float = 1e-3,
+        init: str | None = None,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            n_components,
+            cost=cost,
+            eps=eps,
+            lam=lam,
+            rho_coefs=rho_coefs,
+            rho_atoms=rho_atoms,
+            init=init,
+            n_init=n_init,
+            max_iter=max_iter,
+            tol=tol,
+            random_state=random_state,
+        )
+        self.grid_shape = grid_shape
+
+    def _grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return grid_of(shape[0], self.cost, self.grid_shape)
+
+
+class WassersteinCP(WassersteinDecomposition):
+    """
+    CP decomposition of a stack of tensors with a smoothed Wasserstein loss.
+
+    As `WassersteinNMF`, but samples are tensors, X is (n_samples, n_1, ..., n_t), and every
+    component is an outer product of one vector a mode. Its entropy is the sum of theirs.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        Number of components.
+    cost : {"sqeuclidean", "cityblock"}, array (n, n) or list of arrays (n_k, n_k)
+        A name: the squared or the city-block distance on the grid of a sample. One matrix for each
+        mode, whose sum is the cost, or one for all bins of a sample in C order. The cost is divided
+        by its mean.
+    eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+        As for `WassersteinNMF`.
+
+    Attributes
+    ----------
+    components_ : array (n_components, n_1, ..., n_t)
+        Of mass one each.
+    factors_ : list of arrays (n_k, n_components)
+        The vectors of the components; columns sum to one.
+    loss_, reconstruction_err_, n_iter_, n_samples_seen_, n_features_in_, feature_names_in_
+        As for `WassersteinNMF`; ``n_features_in_`` is n_1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wtfarray.sklearn import WassersteinCP
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(36), 8).reshape(8, 6, 6)
+    >>> model = WassersteinCP(2, eps=0.05, random_state=0).fit(X)
+    >>> model.components_.shape, [factor.shape for factor in model.factors_]
+    ((2, 6, 6), [(6, 2), (6, 2)])
+    """
+
+    _kind: Kind = "cp"
+
+    def _name(self, blocks: list[Array]) -> None:
+        self.factors_ = blocks
+
+
+class WassersteinTucker(WassersteinDecomposition):
+    """
+    Tucker decomposition of a stack of tensors with a smoothed Wasserstein loss.
+
+    As `WassersteinCP`, but a component is a slice of the core times one factor a mode, and its mass
+    is only near one. ``rho_atoms`` weighs the mean entropy of the columns of every factor, and of
+    the slices of the core.
+
+    Parameters
+    ----------
+    n_components : int or tuple of int, default 2
+        Size of the core: the number of components, then the columns of the factor of each mode. A
+        single number stands for all of them, or the size of the mode where that is smaller.
+    cost
+        As for `WassersteinCP`.
+    eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+        As for `WassersteinNMF`, but ``lam`` must be finite.
+
+    Attributes
+    ----------
+    components_ : array (n_components, n_1, ..., n_t)
+        Core and factors multiplied out.
+    core_ : array
+        Of the size that ``n_components`` says.
+    factors_ : list of arrays (n_k, r_k)
+        Columns sum to one.
+    loss_, reconstruction_err_, n_iter_, n_samples_seen_, n_features_in_, feature_names_in_
+        As for `WassersteinNMF`; ``n_features_in_`` is n_1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wtfarray.sklearn import WassersteinTucker
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(36), 8).reshape(8, 6, 6)
+    >>> model = WassersteinTucker((2, 3, 3), eps=0.05, random_state=0).fit(X)
+    >>> model.components_.shape, model.core_.shape
+    ((2, 6, 6), (2, 3, 3))
+    """
+
+    _kind: Kind = "tucker"
+
+    def _rank(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if math.isinf(self.loss_.lam):
+            msg = "lam is inf: expected a finite number, for the mass of a component is free"
+            raise ValueError(msg)
+        if isinstance(self.n_components, Sequence):
+            if len(self.n_components) != len(shape) + 1:
+                msg = (
+                    f"n_components is {self.n_components!r}: expected a number, or "
+                    f"{len(shape) + 1} of them, one for each mode of X"
+                )
+                raise ValueError(msg)
+            return tuple(
+                positive_integer(f"n_components[{k}]", r) for k, r in enumerate(self.n_components)
+            )
+        rank = positive_integer("n_components", self.n_components)
+        return (rank, *(min(rank, n) for n in shape))
+
+    def _name(self, blocks: list[Array]) -> None:
+        *self.factors_, self.core_ = blocks

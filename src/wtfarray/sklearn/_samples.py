@@ -1,0 +1,95 @@
+"""Samples as an estimator sees them: of mass one, each once, with a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
+
+from wtfarray._arrays import refuse_where
+from wtfarray._host import to_host
+from wtfarray._typing import Array
+from wtfarray.tensor import per_sample, spread
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Distinct samples of mass one."""
+
+    data: Array
+    """(n, ...), in an order that does not depend on that in which they came."""
+    weights: Array | None
+    """(n,), of mean one; None where all are one."""
+    total: float
+    """The sum of the weights as they were given."""
+
+
+def to_unit_mass(X: Array) -> tuple[Array, Array]:
+    """The samples divided by their mass, and that mass, (n,); empty samples stay empty."""
+    xp = array_namespace(X)
+    mass = per_sample(X)
+    refuse_where(~xp.isfinite(mass), "the mass of X", mass, "samples of finite mass")
+    return X / spread(xp.where(mass > 0, mass, 1.0), X), mass
+
+
+def sample_weights(sample_weight: object, n: int) -> NDArray[np.float64]:
+    """The weights, on the host; ones when there are none."""
+    if sample_weight is None:
+        return np.ones(n)
+    if is_array_api_obj(sample_weight) and not isinstance(sample_weight, np.ndarray):
+        sample_weight = to_host(sample_weight)
+    weights = np.array(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n, weights)
+    if weights.shape != (n,):
+        msg = f"sample_weight has shape {weights.shape}: expected ({n},), one for each sample of X"
+        raise ValueError(msg)
+    refuse_where(~np.isfinite(weights), "sample_weight", weights, "finite values")
+    refuse_where(weights < 0, "sample_weight", weights, "non-negative values")
+    if not np.any(weights > 0):
+        msg = "sample_weight is zero everywhere: expected at least one positive weight"
+        raise ValueError(msg)
+    return weights
+
+
+def distinct_samples(X: Array, sample_weight: object) -> Samples:
+    """
+    Each sample once, with the sum of the weights of its copies.
+
+    A sample of weight two is then the same as two samples, and the order of the samples changes
+    nothing. Samples without weight or mass say nothing about shapes and are left out.
+    """
+    xp = array_namespace(X)
+    weights = sample_weights(sample_weight, X.shape[0])
+    X, mass = to_unit_mass(X)
+    weights = np.where(to_host(mass) > 0, weights, 0.0)
+    if not np.any(weights > 0):
+        msg = "X has no sample with both mass and weight: expected at least one"
+        raise ValueError(msg)
+    # A key that equal samples share, and that hardly any two others do.
+    key = np.random.default_rng(0).uniform(1.0, 2.0, tuple(X.shape[1:]))
+    keys = to_host(per_sample(X * xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]))
+    order = np.argsort(keys, kind="stable")
+    order = order[weights[order] > 0]
+    X = rows(X, order)
+    new = np.ones(order.size, dtype=bool)
+    if order.size > 1:
+        equal = xp.all(X[1:, ...] == X[:-1, ...], axis=tuple(range(1, X.ndim)))
+        new[1:] = to_host(xp.astype(equal, X.dtype)) == 0
+    sums = np.bincount(np.cumsum(new) - 1, weights[order])
+    scaled = sums / sums.mean()
+    even = bool(np.all(scaled == scaled[0]))
+    return Samples(
+        rows(X, np.flatnonzero(new)),
+        None if even else xp.asarray(scaled, dtype=X.dtype, device=device_of(X)),
+        float(sums.sum()),
+    )
+
+
+def rows(X: Array, some: NDArray[np.intp]) -> Array:
+    """Some samples, by their numbers."""
+    xp = array_namespace(X)
+    return xp.take(X, xp.asarray(some, device=device_of(X)), axis=0)
