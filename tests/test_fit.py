@@ -441,6 +441,20 @@ class TestEnds:
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
     @numpy_only
+    def test_interrupt_ends_all_starts(self):
+        steps = []
+
+        def interrupt(state):
+            steps.append(state.n_iter)
+            if steps.count(1) == 2:
+                raise KeyboardInterrupt
+
+        with unfinished("interrupted"):
+            fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=4, callback=interrupt)
+        assert steps.count(1) == 2
+        assert not fit.converged
+
+    @numpy_only
     def test_other_errors_of_a_callback_are_not_swallowed(self):
         def fail(state):
             raise RuntimeError(state.n_iter)
@@ -822,7 +836,7 @@ BAD = {
     "shape of a factor": ({"init": start("cp", rank=3)}, r"init\[0\] has shape \(6, 3\)"),
     "negative factor": (
         {"init": [-start("cp")[0], *start("cp")[1:]]},
-        r"init\[0\] is -.* expected non-negative",
+        r"factor 0 of init is -.* expected non-negative",
     ),
     "shape of sample_weight": ({"sample_weight": np.ones(5)}, r"sample_weight has shape \(5,\)"),
     "negative sample_weight": ({"sample_weight": -np.ones(6)}, "sample_weight is -1.0"),

@@ -341,3 +341,11 @@ class TestCheckpoint:
         rest = wtf.cp(X, 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
         assert rest.factors[0].dtype == X.dtype
         assert device(rest.factors[0]) == device(X)
+
+
+@pytest.mark.parametrize("name", ["array.npy", "other.npz"])
+def test_load_refuses_a_file_of_something_else(tmp_path, name):
+    path = tmp_path / name
+    (np.save if name.endswith("npy") else np.savez)(path, np.ones(3))
+    with pytest.raises(ValueError, match=f"{name}.*expected a file that `save`"):
+        wtf.load(path)

@@ -29,6 +29,8 @@ from wtfarray.terms import TransportTerm, terms_of
 
 CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
+ENDED = ("reported", "interrupted")
+"""Why a solve stopped, if its caller wanted so."""
 FINAL_ITERATIONS = 500
 """Of the inner problem, for the certificate."""
 
@@ -118,9 +120,10 @@ def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
         start = _start(setup, plan, rng, journal, problem)
         blocks, reason = start.blocks, start.ended
         _check_mass(setup, problem, blocks, rng)
-        if reason is None:
-            runner = _envelope if plan.solver == "envelope" else _descent
-            blocks, reason = runner(setup, plan, problem, blocks, start.levels, journal)
+        if reason is None and plan.solver == "envelope":
+            blocks, reason = _envelope(plan, problem, blocks, start.levels, journal)
+        elif reason is None:
+            blocks, reason = _descent(setup, plan, problem, blocks, journal)
         return _finish(setup, plan, problem, blocks, reason, journal)
 
 
@@ -178,7 +181,7 @@ def _start(
         x, reason = latest[0], "interrupted"
     for term, old in zip(problem.terms, below.terms, strict=True):
         term.warm(refine_dual(old.free, tuple(term.free.shape)))
-    ended = reason if reason in ("reported", "interrupted") else None
+    ended = reason if reason in ENDED else None
     return _Start(refine(setup, objective.blocks(x)), (1.0,), ended)
 
 
@@ -255,7 +258,6 @@ def _check_mass(
 
 
 def _envelope(
-    setup: Setup,  # noqa: ARG001
     plan: Plan,
     problem: Problem,
     blocks: list[Array],
@@ -314,7 +316,6 @@ def _descent(
     plan: Plan,
     problem: Problem,
     blocks: list[Array],
-    levels: tuple[float, ...],  # noqa: ARG001
     journal: Journal,
 ) -> tuple[list[Array], str]:
     """One block after the other."""
@@ -401,6 +402,7 @@ def _finish(
         rho=setup.rho,
         constraints=setup.constraints,
         shape=tuple(setup.X.shape),
+        stopped=reason in ENDED,
     )
 
 

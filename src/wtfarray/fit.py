@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Literal, TypedDict, Unpack
 
@@ -220,8 +221,16 @@ def _fit(
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
     rng = np.random.default_rng(options.get("rng"))
-    results = [solve(setup, plan, rng) for _ in range(starts)]
+    results = []
+    for _ in range(starts):
+        results.append(solve(setup, plan, rng))
+        if results[-1].stopped:
+            break
     best = min(results, key=lambda result: result.objective)
+    if results[
+        -1
+    ].stopped:  # however good an earlier start was, not all that was asked for has been done
+        best = replace(best, converged=False, stopped=True, message=results[-1].message)
     if not best.converged:
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)
     return best

@@ -58,6 +58,8 @@ class Factorisation:
     constraints: tuple[Constraint, ...]
     shape: tuple[int, ...] = field(default=())
     """Of the data."""
+    stopped: bool = False
+    """Whether the callback or an interrupt ended the fit."""
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack as TensorLy's decompositions do."""
@@ -167,6 +169,7 @@ class Factorisation:
             "rho": self.rho,
             "constraints": self.constraints,
             "shape": self.shape,
+            "stopped": self.stopped,
             "loss": described,
             "dtype": str(to_dtype_name(self.factors[0])),
         }
@@ -214,7 +217,11 @@ def load(
         The same fit.
     """
     space: Any = np if xp is None else xp
-    with np.load(path, allow_pickle=False) as stored:
+    stored = np.load(path, allow_pickle=False)
+    if not isinstance(stored, np.lib.npyio.NpzFile) or "header" not in stored.files:
+        msg = f"path is {os.fspath(path)!r}: expected a file that `save` of a fit has written"
+        raise ValueError(msg)
+    with stored:
         header = json.loads(bytes(stored["header"]).decode())
         dtype = getattr(space, header["dtype"])
 
@@ -238,6 +245,7 @@ def load(
             rho=tuple(header["rho"]),
             constraints=tuple(header["constraints"]),
             shape=tuple(header["shape"]),
+            stopped=header["stopped"],
         )
 
 
