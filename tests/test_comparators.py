@@ -1,0 +1,127 @@
+"""Frobenius, Kullback-Leibler and SWIFT against TensorLy, scikit-learn and a known truth."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorly as tl
+from array_api_compat import is_numpy_namespace
+from helpers import to_numpy
+from sklearn.decomposition import NMF
+from tensorly.cp_tensor import CPTensor
+from tensorly.decomposition import non_negative_parafac, non_negative_parafac_hals
+
+import wtfarray as wtf
+
+CLOSE = 1e-4
+"""Losses that agree to this share are the same: neither solver has reached a minimum exactly."""
+FREE = {"rho": 1e-10, "tol": 1e-9, "max_iter": 5000}
+"""No entropy to speak of, and run to the end as the others are."""
+
+
+def noisy(shape, rank, seed):
+    """A non-negative tensor of low rank under multiplicative noise, and a start of its mass."""
+    rng = np.random.default_rng(seed)
+    X = wtf.cp_to_tensor([rng.gamma(0.5, 1.0, (n, rank)) for n in shape])
+    X = X * rng.gamma(10.0, 0.1, shape)
+    start = [rng.uniform(0.05, 1.0, (n, rank)) for n in shape]
+    start[0] *= X.sum() / wtf.cp_to_tensor(start).sum()
+    return X, start
+
+
+def fitted(kind, X, start, loss, array):
+    """Our model tensor from the given start."""
+    init = [array(a) for a in start]
+    constraints = (None,) * X.ndim
+    fit = getattr(wtf, kind)(
+        array(X), init[0].shape[1], loss, init=init, constraints=constraints, **FREE
+    )
+    return to_numpy(fit.to_tensor())
+
+
+def square(X, Y):
+    return 0.5 * np.sum((X - Y) ** 2)
+
+
+def divergence(X, Y):
+    return np.sum(X * np.log(np.where(X > 0, X, 1.0) / Y) - X + Y)
+
+
+def parafac(method, X, start, **options):
+    """TensorLy's model tensor from the given start."""
+    weights = np.ones(start[0].shape[1])
+    init = CPTensor((weights, [a.copy() for a in start]))
+    tl.set_backend("numpy")
+    return tl.cp_to_tensor(method(X, start[0].shape[1], init=init, **options))
+
+
+def sklearn_nmf(X, start, **options):
+    """scikit-learn's model matrix from the given start."""
+    model = NMF(start[0].shape[1], init="custom", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when it stops at max_iter
+        W = model.fit_transform(X, W=start[0].copy(), H=start[1].T.copy())
+    return W @ model.components_
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (non_negative_parafac, {"n_iter_max": 1000, "tol": 1e-9}),
+        (non_negative_parafac_hals, {"n_iter_max": 1000, "tol": 1e-10}),
+    ],
+    ids=["multiplicative", "hals"],
+)
+def test_frobenius_cp_is_as_good_as_tensorly(array, method, options):
+    X, start = noisy((12, 10, 8), 3, 3)
+    ours = square(X, fitted("cp", X, start, wtf.Frobenius(), array))
+    assert ours <= (1 + CLOSE) * square(X, parafac(method, X, start, **options))
+
+
+@pytest.mark.parametrize("solver", ["cd", "mu"])
+def test_frobenius_nmf_is_as_good_as_scikit_learn(array, solver):
+    X, start = noisy((30, 20), 4, 0)
+    ours = square(X, fitted("nmf", X, start, wtf.Frobenius(), array))
+    theirs = square(X, sklearn_nmf(X, start, solver=solver, tol=1e-10, max_iter=5000))
+    assert ours <= (1 + CLOSE) * theirs
+
+
+def test_kl_nmf_is_as_good_as_scikit_learn(array):
+    X, start = noisy((30, 20), 4, 0)
+    ours = divergence(X, fitted("nmf", X, start, wtf.KullbackLeibler(), array))
+    options = {"solver": "mu", "beta_loss": "kullback-leibler", "tol": 1e-12, "max_iter": 10_000}
+    theirs = divergence(X, sklearn_nmf(X, start, **options))
+    assert ours <= (1 + CLOSE) * theirs
+
+
+def test_kl_cp_is_as_good_as_multiplicative_steps(array):
+    X, start = noisy((12, 10, 8), 3, 1)
+    ours = divergence(X, fitted("cp", X, start, wtf.KullbackLeibler(), array))
+    factors = start
+    for _ in range(3000):  # Lee and Seung's steps, which no library offers for CP
+        for k in range(3):
+            rest = [factors[j] for j in range(3) if j != k]
+            khatri_rao = (rest[0][:, None, :] * rest[1][None, :, :]).reshape(-1, 3)
+            ratio = wtf.unfold(X / wtf.cp_to_tensor(factors), k)
+            step = factors[k] * (ratio @ khatri_rao) / khatri_rao.sum(0)
+            factors = [*factors[:k], step, *factors[k + 1 :]]
+    assert ours <= (1 + CLOSE) * divergence(X, wtf.cp_to_tensor(factors))
+
+
+class TestDefaults:
+    """Against the other libraries as most call them, from many starts."""
+
+    @pytest.mark.parametrize("shape", [(30, 20), (12, 10, 8)], ids=["nmf", "cp"])
+    def test_mean_loss_is_no_higher(self, xp, array, shape):
+        if not is_numpy_namespace(xp):
+            pytest.skip("many fits, and how good they are does not depend on the library")
+        ours, theirs = [], []
+        for seed in range(6):
+            X, start = noisy(shape, 3, seed)
+            kind = "cp" if len(shape) > 2 else "nmf"
+            ours.append(square(X, fitted(kind, X, start, wtf.Frobenius(), array)))
+            if kind == "cp":
+                theirs.append(square(X, parafac(non_negative_parafac, X, start)))
+            else:
+                theirs.append(square(X, sklearn_nmf(X, start)))
+        assert np.mean(ours) <= np.mean(theirs)
