@@ -65,7 +65,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     print()
     print(line(head))
-    print("|" + "|".join("-" * (w + 1) + ("-" if k == 0 else ":") for k, w in enumerate(widths)) + "|")
+    print(
+        "|" + "|".join("-" * (w + 1) + ("-" if k == 0 else ":") for k, w in enumerate(widths)) + "|"
+    )
     for row in cells:
         print(line(row))
     print(flush=True)

@@ -71,9 +71,7 @@ def run_reference(
     """Reconstruction and seconds of the paper's code, and how far it came."""
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=EPS, lam=LAM)
     last = None
-    for name, seconds, factors in reference(
-        arguments, X, random_factors(X.shape, RANK), loss, RHO
-    ):
+    for name, seconds, factors in reference(arguments, X, random_factors(X.shape, RANK), loss, RHO):
         last = (wtf.cp_to_tensor(factors), seconds, name)
         print(f"the paper's code: {name}, {seconds:.1f} s", flush=True)
     return last

@@ -1,10 +1,10 @@
 """
 A distribution on a cube: recover its three separable components from 1315 samples.
 
-The first experiment of the paper. The truth is a mixture of three products of Gaussians on a grid of
-128^3 points, the data are an empirical distribution drawn from it. WTF transports mass in all of the
-cube, SWIFT (Afshar et al. 2020) along the fibres of one mode at a time, and Frobenius-CP compares
-bin by bin. Run with ``python examples/three_mode.py --out results``.
+The first experiment of the paper. The truth is a mixture of three products of Gaussians on a grid
+of 128^3 points, the data are an empirical distribution drawn from it. WTF transports mass in all of
+the cube, SWIFT (Afshar et al. 2020) along the fibres of one mode at a time, and Frobenius-CP
+compares bin by bin. Run with ``python examples/three_mode.py --out results``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 The inner problem from the side of the data, for many sparse samples along one mode.
 
 A fibre of a sparse tensor holds a few points, so ``log a`` is a few numbers a sample, and Newton's
-method finds them in some steps where fixed-point iterations creep. Empty samples cost ``lam <Y, 1>``.
+method finds them in some steps where fixed-point iterations creep. The empty samples, most of them,
+cost ``lam <Y, 1>``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _State:
     """Where every filled sample stands."""
 
     log_a: Array
-    log_S: Array
+    log_s: Array
     """``log K^T a``."""
     share: Array
     """What part of every bin of the second marginal comes from each point, (F, s, m)."""
@@ -55,7 +56,7 @@ class _State:
     """The dual value over eps, but for what does not depend on a, (F,)."""
 
     def where(self, better: Array, other: _State) -> _State:
-        """This state in some samples, another in the rest."""
+        """Keep this state in some samples and take another in the rest."""
         xp = array_namespace(better)
         pairs = ((getattr(self, name), getattr(other, name)) for name in self.__annotations__)
         merged = []
@@ -70,8 +71,8 @@ class SparseSamplesTerm:
     A Wasserstein loss of sparse samples; its dual variable is ``log a`` on their points, (F, s).
 
     With ``k = lam/(lam + eps)`` the best b for a is ``(Y/K^T a)^k``, which leaves the concave
-    ``<eps log a, x> - (lam + eps) <q, 1>`` in a, ``q = Y^k (K^T a)^(1-k)``. Its gradient in
-    ``eps log a`` is ``x - G 1`` for the plan G, its Hessian ``-(diag(G 1) - k G diag(1/q) G^T)/eps``.
+    ``<eps log a, x> - (lam + eps) <q, 1>`` in a, ``q = Y^k (K^T a)^(1-k)``. In ``eps log a`` its
+    gradient is ``x - G 1`` for the plan G, its Hessian ``-(diag(G 1) - k G diag(1/q) G^T)/eps``.
     """
 
     def __init__(self, problem: TransportProblem, shape: tuple[int, ...]) -> None:
@@ -198,7 +199,7 @@ class SparseSamplesTerm:
                 break
             state = self._search(state, step, gain, off, log_Y, k)
         self.dual = state.log_a
-        return Y, (log_Y - state.log_S) * k, error, done
+        return Y, (log_Y - state.log_s) * k, error, done
 
     def _state(self, log_a: Array, log_Y: Array, k: float) -> _State:
         """Everything that follows from a, with the best constant added to its logarithm."""
