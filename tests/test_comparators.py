@@ -12,11 +12,19 @@ from tensorly.cp_tensor import CPTensor
 from tensorly.decomposition import non_negative_parafac, non_negative_parafac_hals
 
 import wtfarray as wtf
+from wtfarray._setup import set_up
+from wtfarray.grid_levels import coarser
 
 CLOSE = 1e-4
 """Losses that agree to this share are the same: neither solver has reached a minimum exactly."""
 FREE = {"rho": 1e-10, "tol": 1e-9, "max_iter": 5000}
 """No entropy to speak of, and run to the end as the others are."""
+
+
+@pytest.fixture(autouse=True)
+def on_numpy(xp):
+    if not is_numpy_namespace(xp):
+        pytest.skip("long fits, and how good they are does not depend on the library")
 
 
 def noisy(shape, rank, seed):
@@ -112,11 +120,9 @@ class TestDefaults:
     """Against the other libraries as most call them, from many starts."""
 
     @pytest.mark.parametrize("shape", [(30, 20), (12, 10, 8)], ids=["nmf", "cp"])
-    def test_mean_loss_is_no_higher(self, xp, array, shape):
-        if not is_numpy_namespace(xp):
-            pytest.skip("many fits, and how good they are does not depend on the library")
+    def test_mean_loss_is_no_higher(self, array, shape):
         ours, theirs = [], []
-        for seed in range(6):
+        for seed in range(4):
             X, start = noisy(shape, 3, seed)
             kind = "cp" if len(shape) > 2 else "nmf"
             ours.append(square(X, fitted(kind, X, start, wtf.Frobenius(), array)))
@@ -125,3 +131,51 @@ class TestDefaults:
             else:
                 theirs.append(square(X, sklearn_nmf(X, start)))
         assert np.mean(ours) <= np.mean(theirs)
+
+
+class TestSwift:
+    """The sum over the modes of transport along their fibres (Afshar et al. 2020)."""
+
+    def test_recovers_atoms(self, array):
+        assert self.least_cosines(array, 300, 0)[0] > 0.95
+
+    def test_is_closer_than_a_squared_error_in_the_mean(self, array):
+        # Not in every draw: the mean over some decides.
+        found = np.asarray([self.least_cosines(array, 100, seed) for seed in range(3)])
+        assert found[:, 0].mean() > found[:, 1].mean()
+
+    def test_no_coarser_grid_where_a_mode_of_one_loss_is_samples_of_another(self, array):
+        X = array(np.random.default_rng(0).random((32, 32, 32)))
+        costs = wtf.grid_cost(32, 32, 32)
+        fibres = [wtf.Wasserstein(c, eps=0.1, lam=5.0, modes=(k,)) for k, c in enumerate(costs)]
+        options = {"rho": 0.01, "constraints": None, "weights": None}
+        rest = {"fixed": (), "sample_weight": None}
+        for loss, possible in ((wtf.LossSum(*fibres), False), (wtf.LossSum(fibres[0]), True)):
+            setup = set_up("cp", X, 2, loss, **options, **rest)
+            assert (coarser(setup) is not None) is possible
+
+    @staticmethod
+    def least_cosines(array, points, seed):
+        """Of SWIFT and of Frobenius-CP, from about so many points of a mixture of two products."""
+        x = np.linspace(-1, 1, 10)[:, None]
+        atoms = [np.exp(-(((x - np.asarray(c)) / 0.4) ** 2)) for c in ((-0.5, 0.5), (0.4, -0.4))]
+        truth = [a / a.sum(0) for a in (*atoms, atoms[0][::-1])]
+        mean = points * wtf.cp_to_tensor(truth) / 2
+        X = array(np.random.default_rng(seed).poisson(mean) / points)
+        costs = wtf.grid_cost(10, 10, 10)
+        fibres = (wtf.Wasserstein(c, eps=0.05, lam=5.0, modes=(k,)) for k, c in enumerate(costs))
+        options = {"constraints": ("columns",) * 3, "rng": 0}
+        swift = wtf.cp(X, 2, wtf.LossSum(*fibres), rho=1e-3, tol=1e-4, **options)
+        square = wtf.cp(X, 2, wtf.Frobenius(), rho=1e-10, **options)
+        return [least_cosine(fit.factors, truth) for fit in (swift, square)]
+
+
+def least_cosine(factors, truth):
+    """Of the atoms and the true ones, in the better order of two components."""
+    unit = [a / np.linalg.norm(a, axis=0) for a in map(to_numpy, factors)]
+    true = [a / np.linalg.norm(a, axis=0) for a in truth]
+    orders = ([0, 1], [1, 0])
+    return max(
+        min(np.sum(a[:, o] * t, axis=0).min() for a, t in zip(unit, true, strict=True))
+        for o in orders
+    )
