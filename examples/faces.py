@@ -165,8 +165,10 @@ def scores(rows: Iterable[Result], method: str, rank: int, field: str = "accurac
 
 
 def spread(values: np.ndarray) -> str:
-    """Mean and standard deviation, for the table."""
-    return f"{values.mean():.2f} ± {values.std():.2f}" if values.size else ""
+    """Mean and standard deviation, for the table; one value has none."""
+    if values.size < 2:
+        return f"{values[0]:.2f}" if values.size else ""
+    return f"{values.mean():.2f} ± {values.std():.2f}"
 
 
 def print_results(results: list[Result], paper: list[Result]) -> None:
@@ -215,7 +217,7 @@ def draw_accuracy(results: list[Result], paper: list[Result]) -> Figure:
                     ax.errorbar(ranks, mean, deviation, fmt=style, color=colour, **bars)
         ax.set_title(title, loc="left")
         ax.set_xlabel("rank")
-        ax.legend(frameon=False, loc="lower right")
+        ax.legend(frameon=False, loc="lower left")
         plain(ax)
     panels[0].set_ylabel("accuracy [%]")
     if paper:
