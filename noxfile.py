@@ -79,6 +79,19 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def examples(session: nox.Session) -> None:
+    """Run one experiment of the paper: ``nox -s examples -- faces --quick``."""
+    if not session.posargs:
+        session.error("name an experiment: three_mode, stacked_images or faces")
+    name, *options = session.posargs
+    torch = "torch" in options or "--reference" in options
+    install(session, extra="examples,torch" if torch else "examples")
+    if "--reference" in options:
+        session.install("-c", "constraints.txt", "tensorly")
+    session.run("python", f"examples/{name}.py", *options)
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Run the tests on CuPy and on torch's CUDA device."""
     if shutil.which("nvidia-smi") is None:

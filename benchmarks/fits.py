@@ -15,7 +15,7 @@ import time
 import tracemalloc
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,18 +45,25 @@ class Step:
     factors: list[Array]
 
 
-def stacked_images(samples: int) -> Array:
-    """The paper's second experiment: three separable bumps, their centres jittered."""
-    rng = np.random.default_rng(0)
+def bumps(samples: int, seed: int = 0) -> Array:
+    """What the stacked images are made of, along both axes: (samples, bump, axis, place)."""
+    rng = np.random.default_rng(seed)
     x = np.linspace(-1, 1, 32)
-    images = []
-    for _ in range(samples):
-        image = np.zeros((32, 32))
-        for centre, width, *jitter in BUMPS:
-            a, b = (np.exp(-(((x - centre + r * rng.normal()) / width) ** 2)) for r in jitter)
-            image += np.outer(a, b)
-        images.append(image / image.sum())
-    return np.stack(images)
+    parts = [
+        [
+            [np.exp(-(((x - centre + r * rng.normal()) / width) ** 2)) for r in jitter]
+            for centre, width, *jitter in BUMPS
+        ]
+        for _ in range(samples)
+    ]
+    return np.asarray(parts)
+
+
+def stacked_images(samples: int, seed: int = 0) -> Array:
+    """The paper's second experiment: three separable bumps, their centres jittered."""
+    parts = bumps(samples, seed)
+    images = np.einsum("nki,nkj->nij", parts[:, :, 0], parts[:, :, 1])
+    return images / images.sum((1, 2), keepdims=True)
 
 
 def random_factors(shape: Sequence[int], rank: int) -> list[Array]:
@@ -224,12 +231,17 @@ def import_reference(checkout: Path) -> types.ModuleType:
     return importlib.import_module("wtf")
 
 
+def small_faces(images: Array) -> Array:
+    """Every second pixel of the Olivetti faces (n, 64, 64), each of mass one."""
+    X = images[:, ::2, ::2].astype(np.float64)
+    return X / X.sum((1, 2), keepdims=True)
+
+
 def faces(arguments: argparse.Namespace) -> None:
     """The objective against time on the Olivetti faces."""
     stored = np.load(arguments.data / "olivetti.npz")["images"]
     split = np.load(arguments.data / "paper_faces_splits.npz")["train_idx"][0]
-    X = stored[split, ::2, ::2].astype(np.float64)
-    X /= X.sum((1, 2), keepdims=True)
+    X = small_faces(stored[split])
     loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=1e-3, lam=10.0)
     rho, mark = 0.005 / arguments.rank, 0.0
     print(f"{'seconds':>9s} {'step':>6s} {'J (estimate)':>13s}")
@@ -259,11 +271,17 @@ def faces(arguments: argparse.Namespace) -> None:
     print(fit.message)
 
 
+def sampled_tensor(stored: Mapping[str, Array]) -> Array:
+    """A tensor that is stored as the places and the values of what is not zero."""
+    X = np.zeros(stored["shape"])
+    X[tuple(stored["indices"].T)] = stored["values"]
+    return X
+
+
 def three_mode(arguments: argparse.Namespace) -> None:
     """Seconds and error of the atoms on the paper's sampled 128^3 tensor."""
     stored = np.load(arguments.data / "three_mode.npz")
-    X = np.zeros(stored["shape"])
-    X[tuple(stored["indices"].T)] = stored["values"]
+    X = sampled_tensor(stored)
     loss = wtf.Wasserstein([stored["C"]] * 3, eps=0.01, lam=25.0)
     begin = time.perf_counter()
     with quiet():

@@ -22,7 +22,8 @@ def coarser(setup: Setup) -> Setup | None:
     The same problem with pairs of neighbouring bins added up, or None where that makes no sense.
 
     It does if every cost is that of a regular grid, and a step on the coarser grid costs no more
-    than eps: what is lost is then below the smoothing.
+    than eps: what is lost is then below the smoothing. The losses of a sum must transport the same
+    modes: what is a mode to one and samples to the other would be another problem when coarser.
     """
     if setup.kind == "nmf":
         return None
@@ -30,7 +31,9 @@ def coarser(setup: Setup) -> Setup | None:
     found = [_grid_modes(loss, shape) for loss in setup.losses]
     if not all(found):
         return None
-    modes = {mode for some in found for mode in some}
+    modes = set(found[0])
+    if any(set(some) != modes for some in found):
+        return None
     xp = array_namespace(setup.X)
     X = setup.X
     for mode in modes:

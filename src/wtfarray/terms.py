@@ -21,6 +21,7 @@ from wtfarray.losses import (
     unstack,
 )
 from wtfarray.source import SourceTerm, is_sparse
+from wtfarray.sparse_samples import SparseSamplesTerm, has_sparse_samples
 from wtfarray.tensor import inner, spread
 from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
@@ -40,6 +41,8 @@ def terms_of(
         weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
         if isinstance(bound, TransportProblem) and weights is None and is_sparse(bound):
             terms.append(SourceTerm(bound, tuple(X.shape)))
+        elif isinstance(bound, TransportProblem) and weights is None and has_sparse_samples(bound):
+            terms.append(SparseSamplesTerm(bound, tuple(X.shape)))
         elif isinstance(bound, TransportProblem):
             terms.append(TransportTerm(bound, tuple(X.shape), weights, batch))
         elif isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
