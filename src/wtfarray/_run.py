@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from wtfarray._progress import Bar
 from wtfarray._setup import Setup, given_blocks
@@ -16,7 +17,7 @@ from wtfarray._typing import Array
 from wtfarray.block_descent import Sweep, descend
 from wtfarray.checkpoint import EVERY, Checkpoint
 from wtfarray.envelope import Progress, minimise
-from wtfarray.grid_levels import coarser, refine, refine_dual
+from wtfarray.grid_levels import coarser, refine, refine_dual, refine_pairs
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
 from wtfarray.losses import Loss, Wasserstein, stack
 from wtfarray.models import CPModel
@@ -121,7 +122,7 @@ def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
         blocks, reason = start.blocks, start.ended
         _check_mass(setup, problem, blocks, rng)
         if reason is None and plan.solver == "envelope":
-            blocks, reason = _envelope(plan, problem, blocks, start.levels, journal)
+            blocks, reason = _envelope(plan, problem, start, journal)
         elif reason is None:
             blocks, reason = _descent(setup, plan, problem, blocks, journal)
         return _finish(setup, plan, problem, blocks, reason, journal)
@@ -136,6 +137,8 @@ class _Start:
     """Of smoothing, to go through from there."""
     ended: str | None = None
     """Why the fit is over already, if it is."""
+    curvature: dict[str, NDArray[np.float64]] | None = None
+    """What a coarser grid has taught."""
 
 
 def _problem(setup: Setup, plan: Plan) -> Problem:
@@ -163,9 +166,11 @@ def _start(
     objective = JointObjective(below, start.blocks)
     x = objective.pack(start.blocks)
     latest = [x]
+    curvature = None
 
-    def report(progress: Progress, _: CurvaturePairs) -> bool:
-        current = progress.current
+    def report(progress: Progress, pairs: CurvaturePairs) -> bool:
+        nonlocal curvature
+        current, curvature = progress.current, pairs
         latest[0] = current.point.x
         return journal.step(
             current.point.value,
@@ -176,13 +181,22 @@ def _start(
         )
 
     try:
-        x, reason = minimise(objective, x, start.levels, tol=1e-4, max_iter=100, report=report)
+        x, reason = minimise(
+            objective,
+            x,
+            start.levels,
+            tol=1e-4,
+            max_iter=100,
+            report=report,
+            curvature=start.curvature,
+        )
     except KeyboardInterrupt:
         x, reason = latest[0], "interrupted"
     for term, old in zip(problem.terms, below.terms, strict=True):
         term.warm(refine_dual(old.free, tuple(term.free.shape)))
     ended = reason if reason in ENDED else None
-    return _Start(refine(setup, objective.blocks(x)), (1.0,), ended)
+    known = None if curvature is None else refine_pairs(setup, coarse, curvature.export())
+    return _Start(refine(setup, objective.blocks(x)), (1.0,), ended, known)
 
 
 def _start_here(setup: Setup, plan: Plan, rng: np.random.Generator) -> _Start:
@@ -260,13 +274,12 @@ def _check_mass(
 def _envelope(
     plan: Plan,
     problem: Problem,
-    blocks: list[Array],
-    levels: tuple[float, ...],
+    start: _Start,
     journal: Journal,
 ) -> tuple[list[Array], str]:
     """All blocks at once."""
-    objective = JointObjective(problem, blocks)
-    x = objective.pack(blocks)
+    objective = JointObjective(problem, start.blocks)
+    x = objective.pack(start.blocks)
     latest = [x]
     resume = None
     if plan.checkpoint is not None:
@@ -283,7 +296,7 @@ def _envelope(
         stop = journal.step(
             current.point.value,
             current.gap,
-            levels[progress.level],
+            start.levels[progress.level],
             sum(term.evaluations for term in problem.terms),
             lambda: objective.blocks(current.point.x),
         )
@@ -300,11 +313,12 @@ def _envelope(
         x, reason = minimise(
             objective,
             x,
-            levels,
+            start.levels,
             tol=plan.tol,
             max_iter=plan.max_iter,
             report=report,
             resume=resume,
+            curvature=start.curvature,
         )
     except KeyboardInterrupt:
         x, reason = latest[0], "interrupted"

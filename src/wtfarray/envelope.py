@@ -12,7 +12,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from wtfarray._typing import Array
 from wtfarray.optimize._curvature import CurvaturePairs
@@ -50,12 +52,14 @@ def minimise(
     max_iter: int,
     report: Callable[[Progress, CurvaturePairs], bool],
     resume: tuple[Progress, CurvaturePairs] | None = None,
+    curvature: dict[str, NDArray[np.float64]] | None = None,
 ) -> tuple[Array, str]:
     """
     Minimise the joint objective, from the coarsest smoothing to the finest.
 
     ``report`` sees every accepted step and ends the solve by returning True; what it saw is what
-    ``resume`` takes to go on from there. Returns the last point and why it is the last:
+    ``resume`` takes to go on from there. ``curvature`` is what `CurvaturePairs.export` gave of a
+    problem that is much the same. Returns the last point and why it is the last:
     "tolerance", "iterations", "stuck" or "reported".
     """
     scale = sum(term.scale for term in objective.problem.terms)
@@ -70,12 +74,15 @@ def minimise(
             progress, pairs = resume
         else:
             first = _evaluate_first(objective, x, max(0.02 * scale * level, 1e-300))
+            near = number > 0 or curvature is not None
             if number == 0:
                 pairs = new_pairs(first.point)
-            else:
+                if curvature is not None:
+                    pairs.restore(curvature)
+            if near:
                 pairs.renew(first.point)
             # Slopes at a new level say little: expect what is left to gain to be small.
-            expected = 5e-3 * abs(first.point.value) if number else math.inf
+            expected = 5e-3 * abs(first.point.value) if near else math.inf
             progress = Progress(number, 0, first, expected, 1.0, 0, 0)
         # A coarse level only has to bring the blocks near: loosely, and not for long.
         goal, limit = (tol, max_iter) if last else (1e-3, 40)

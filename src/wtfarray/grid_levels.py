@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from wtfarray._host import to_host
 from wtfarray._setup import Setup
@@ -58,8 +60,7 @@ def refine(setup: Setup, blocks: Sequence[Array]) -> list[Array]:
     fine = list(blocks)
     for k in range(setup.modes):
         if fine[k].shape[0] != setup.shapes[k][0]:
-            share = 1.0 if setup.constraints[k] == "rows" else 0.5
-            fine[k] = xp.repeat(fine[k], 2, axis=0) * share
+            fine[k] = xp.repeat(fine[k], 2, axis=0) * _share(setup, k)
     return fine
 
 
@@ -70,6 +71,34 @@ def refine_dual(g: Array, shape: tuple[int, ...]) -> Array:
         if g.shape[axis] != n:
             g = xp.repeat(g, 2, axis=axis)
     return g
+
+
+def refine_pairs(
+    setup: Setup, coarse: Setup, pairs: dict[str, NDArray[np.float64]]
+) -> dict[str, NDArray[np.float64]]:
+    """
+    The curvature that was found on the coarser grid, as `CurvaturePairs.export` gives it.
+
+    On the spheres `refine` is a linear map P, and the finer objective at P x is about that at x: a
+    step s becomes P s, and a change y of the gradient ``P (P^T P)^-1 y``.
+    """
+    parts, start = [], 0
+    for k in setup.free:
+        n, rank = coarse.shapes[k][0], math.prod(coarse.shapes[k][1:])
+        part = pairs["rows"][:, start : start + n * rank]
+        start += n * rank
+        if setup.shapes[k][0] != n:
+            root = math.sqrt(_share(setup, k))
+            part = np.repeat(part.reshape(-1, n, rank), 2, axis=1) * root
+            part[1::2] *= 0.5 / root**2
+        parts.append(part.reshape(part.shape[0], -1))
+    rows = np.concatenate(parts, axis=1)
+    return {**pairs, "rows": rows, "gram": rows @ rows.T}
+
+
+def _share(setup: Setup, k: int) -> float:
+    """What each of two bins gets of the one that it was made from."""
+    return 1.0 if setup.constraints[k] == "rows" else 0.5
 
 
 def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
