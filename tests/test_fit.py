@@ -833,7 +833,7 @@ BAD = {
     "fixed out of range": ({"fixed": (3,), "init": start("cp")}, "fixed is 3"),
     "all fixed": ({"fixed": (0, 1, 2), "init": start("cp")}, "fixed is"),
     "too few factors": ({"init": start("cp")[:2]}, "init .*expected .*3 factors"),
-    "shape of a factor": ({"init": start("cp", rank=3)}, r"init\[0\] has shape \(6, 3\)"),
+    "shape of a factor": ({"init": start("cp", rank=3)}, r"factor 0 of init has shape \(6, 3\)"),
     "negative factor": (
         {"init": [-start("cp")[0], *start("cp")[1:]]},
         r"factor 0 of init is -.* expected non-negative",
