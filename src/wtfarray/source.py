@@ -152,6 +152,7 @@ class SourceTerm:
         else:
             u, _ = dual_of_free(g, problem.lam, xp)
             value = self._value(u, Y, log_Kb)
+            u = xp.where(Y > 0, u, -math.inf)
             gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))
             gap = gap * problem.lam
         return float(value[0]), float(gap[0]), u
