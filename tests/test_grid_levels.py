@@ -18,7 +18,10 @@ def problems(array, constraints):
     X = array(np.random.default_rng(0).random((4, 64, 64)))
     setup = set_up(
         *("cp", X, RANK, LOSS),
-        **{"rho": 1e-2, "constraints": constraints, "weights": "fixed", "fixed": ()},
+        rho=1e-2,
+        constraints=constraints,
+        weights="fixed",
+        fixed=(),
         sample_weight=None,
     )
     coarse = coarser(setup)
