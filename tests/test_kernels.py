@@ -100,6 +100,17 @@ class TestLogApply:
         logs[rng.uniform(size=logs.shape) < empty] = -np.inf
         check_log_apply(array, logs, costs, eps, dtype)
 
+    @every_dtype
+    def test_samples_whose_scales_lie_far_apart(self, array, dtype):
+        """One by one: a neighbour that takes the way of logarithms would take all along."""
+        limit = -float(np.log(float(np.finfo(dtype).tiny)))
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            costs = random_costs(rng, (3, 4), dtype)
+            logs = rng.normal(size=(1, 3, 4)) * limit * rng.uniform(0.1, 2.0)
+            eps = 1.0 / (limit * rng.uniform(0.1, 2.0))
+            check_log_apply(array, logs.astype(dtype), costs, eps, dtype)
+
     @pytest.mark.parametrize("shape", [(5,), (3, 4)], ids=str)
     @every_dtype
     @pytest.mark.parametrize("eps", [1e-4, 1.0, 10.0])

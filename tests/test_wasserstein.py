@@ -546,3 +546,15 @@ class TestArrays:
         wtf.wasserstein(x, y, loss_of(c, lam), dual=g)
         for found, before in ((x, X), (y, Y), (c, cost(6)), (g, 0.1 * X)):
             assert_close(found, array(before), rtol=0, atol=0)
+
+
+class TestSmallSmoothing:
+    @pytest.mark.parametrize(("eps", "lam"), [(1e-3, 1.0), (3e-3, 10.0)])
+    def test_bins_far_apart(self, array, eps, lam):
+        """A step between two bins costs hundreds of times eps."""
+        rng = np.random.default_rng(1)
+        X, Y = rng.gamma(0.5, size=(4, 2, 3)), rng.gamma(0.5, size=(4, 2, 3)) + 1e-3
+        loss = wtf.Wasserstein(wtf.grid_cost(3, 4), eps=eps, lam=lam, modes=(2, 0))
+        result = wtf.wasserstein(array(X), array(Y), loss, tol=1e-8)
+        assert result.converged
+        assert result.gap <= 1e-8 * abs(float(result.value))

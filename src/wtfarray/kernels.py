@@ -139,7 +139,8 @@ def _one_scale_a_fibre(
     if scale.shape[axis] > 1:
         scaled = mantissa * xp.exp(scale - xp.where(top > -math.inf, top, 0.0))
     largest = xp.max(scaled, axis=axis, keepdims=True)
-    weak = largest < smallest_sum(mantissa.dtype, 1, xp)
+    # What is brought to a maximum of 1 must not have been rounded next to the smallest number.
+    weak = largest < float(xp.finfo(mantissa.dtype).eps)
     if bool(xp.any(weak & (xp.max(mantissa, axis=axis, keepdims=True) > 0))):
         # The fibre's own maximum is far below that of the scales: only logarithms can tell it.
         return _from_logs(_to_logs(mantissa, scale), axis)
