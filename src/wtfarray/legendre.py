@@ -94,13 +94,10 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     u = as_floating("u", u, xp)
     check_constraint("constraint", constraint, u.ndim)
     refuse_where(~xp.isfinite(u), "u", u, "finite values")
-    if constraint is None:
-        cap = math.log(float(xp.finfo(u.dtype).max)) - math.log(2.0 * math.prod(u.shape))
-        gradient = xp.where(u > cap, math.inf, xp.exp(xp.minimum(u, cap)))
-        return xp.where(
-            xp.max(u) > cap, math.inf, xp.sum(xp.minimum(gradient, math.exp(cap)))
-        ), gradient
-    return conjugate_of_entropy(u, constraint, xp)
+    # Here as far as the sum is finite; inside a solver less would overflow.
+    cap = math.log(float(xp.finfo(u.dtype).max)) - math.log(2.0 * math.prod(u.shape))
+    value, maximiser = conjugate_of_entropy(u, constraint, xp, cap)
+    return value, maximiser if constraint else xp.where(u > cap, math.inf, maximiser)
 
 
 def largest_exponent(dtype: DType, xp: Namespace) -> float:
@@ -108,11 +105,13 @@ def largest_exponent(dtype: DType, xp: Namespace) -> float:
     return 0.3 * math.log(float(xp.finfo(dtype).max))
 
 
-def conjugate_of_entropy(u: Array, constraint: Constraint, xp: Namespace) -> tuple[Array, Array]:
-    """`entropy_conjugate` without its checks (Prop. 1)."""
+def conjugate_of_entropy(
+    u: Array, constraint: Constraint, xp: Namespace, cap: float | None = None
+) -> tuple[Array, Array]:
+    """`entropy_conjugate` without its checks (Prop. 1); the value is inf for exponents above cap."""
     axes = constrained_axes(constraint, u.ndim)
     if axes is None:
-        cap = largest_exponent(u.dtype, xp)
+        cap = largest_exponent(u.dtype, xp) if cap is None else cap
         maximiser = xp.exp(xp.minimum(u, cap))
         return xp.where(xp.max(u) > cap, math.inf, xp.sum(maximiser)), maximiser
     top = xp.max(u, axis=axes, keepdims=True)
