@@ -108,7 +108,7 @@ def largest_exponent(dtype: DType, xp: Namespace) -> float:
 def conjugate_of_entropy(
     u: Array, constraint: Constraint, xp: Namespace, cap: float | None = None
 ) -> tuple[Array, Array]:
-    """`entropy_conjugate` without its checks (Prop. 1); the value is inf for exponents above cap."""
+    """`entropy_conjugate` without its checks (Prop. 1); inf for exponents above ``cap``."""
     axes = constrained_axes(constraint, u.ndim)
     if axes is None:
         cap = largest_exponent(u.dtype, xp) if cap is None else cap
