@@ -26,7 +26,7 @@ from wtfarray.tensor import inner, spread
 from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
 
-PARTS, SMALL = 4, 2**16
+PARTS, SMALL = 4, 2**20
 """Samples are taken in so many parts, so that temporaries are small, but for stacks of few entries.
 """
 
@@ -137,9 +137,12 @@ class TransportTerm:
         problem = solver.problem
         point, error, done = self._iterate(k, solver.iterates(Y), tolerance, max_iter)
         self._evaluations += (solver.evaluations - before) * Y.shape[0]
-        u, _ = dual_of_free(point.g, problem.lam, xp)
-        values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
+        values = -problem.value(point.marginal) - problem.mass * point.shift
+        g = point.g
+        del point  # what it holds is not needed any more
+        u, _ = dual_of_free(g, problem.lam, xp)
+        values = inner(u, Y) + values
         return _Part(solver.g, u, values, gaps, error, done)
 
     def _iterate(
