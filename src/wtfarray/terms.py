@@ -27,8 +27,7 @@ from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
 
 PARTS, SMALL = 4, 2**20
-"""Samples are taken in so many parts, so that temporaries are small, but for stacks of few entries.
-"""
+"""Samples are taken in so many parts, of at least so many entries: temporaries are smaller then."""
 
 
 def terms_of(
