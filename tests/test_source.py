@@ -74,3 +74,10 @@ def test_a_model_with_zeros(array):
     expected = wtf.wasserstein(X, Y, problem(1.0), tol=1e-10, max_iter=5000)
     np.testing.assert_allclose(found.value, float(expected.value), atol=1e-6)
     assert (to_numpy(found.gradient)[:, 3] == -math.inf).all()
+
+
+def test_balanced_fits_that_cannot_conserve_mass_are_refused(array):
+    X, _ = sparse(math.inf)
+    loss = wtf.Wasserstein(wtf.grid_cost(*SHAPE), eps=0.05, lam=math.inf, modes=(0, 1))
+    with pytest.raises(ValueError, match=r"constraints .*balanced"):
+        wtf.cp(array(X), 2, loss, constraints=(None, "columns"), rng=0)

@@ -1,5 +1,7 @@
 """Sparse samples by Newton's method: the same loss, gradient and bounds as by Sinkhorn."""
 
+import warnings
+
 import numpy as np
 import pytest
 from helpers import to_numpy
@@ -72,3 +74,63 @@ class TestWhichData:
     def test_not_balanced(self, array, loss):
         balanced = wtf.Wasserstein(loss.costs, loss.eps)
         assert not has_sparse_samples(balanced.bind(array(sparse_stack()[0])))
+
+
+class TestFit:
+    """Of samples that the fits take this way."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_model_that_is_far_from_the_data(self, array, dtype):
+        """Marginals underflow, and Newton's matrix has no row for them."""
+        rng = np.random.default_rng(0)
+        X = np.zeros((40, 60))
+        for row in X:
+            row[rng.choice(60, 2, replace=False)] = rng.dirichlet(np.ones(2))
+        atoms = np.zeros((60, 3))
+        atoms[[3, 30, 55], [0, 1, 2]] = 1.0
+        loss = wtf.Wasserstein(wtf.grid_cost(60), eps=1e-3, lam=10.0)
+        assert has_sparse_samples(loss.bind(array(X, dtype)))
+        start = [array(np.ones((40, 3)), dtype), array(atoms, dtype)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "nmf: ")
+            fit = wtf.nmf(array(X, dtype), 3, loss, init=start, max_iter=3)
+        assert np.isfinite(fit.objective)
+        assert all(np.isfinite(to_numpy(factor)).all() for factor in fit.factors)
+
+    def test_full_samples_would_take_too_much_memory(self, array):
+        X = np.zeros((40, 600))
+        X[:, :28] = 1.0
+        loss = wtf.Wasserstein(wtf.grid_cost(600), eps=0.05, lam=1.0)
+        assert not has_sparse_samples(loss.bind(array(X)))
+
+    def test_little_lam_is_left_to_the_other_way(self, array):
+        little = wtf.Wasserstein(wtf.grid_cost(BINS), eps=0.05, lam=0.01)
+        assert not has_sparse_samples(little.bind(array(sparse_stack()[0])))
+
+
+@pytest.mark.parametrize("kind", ["samples", "whole"])
+def test_resumed_at_a_coarse_level_it_ends_as_if_never_stopped(tmp_path, backend, kind):
+    if backend.name != "numpy":
+        pytest.skip("the file is the same on every backend")
+    rng = np.random.default_rng(0)
+    X, modes = np.zeros((30, 40)), (1,)
+    X[np.arange(30), rng.integers(0, 40, 30)] = 1.0
+    if kind == "whole":
+        X, modes = np.zeros((20, 20)), (0, 1)
+        X[rng.integers(0, 20, 12), rng.integers(0, 20, 12)] = 1 / 12
+    costs = wtf.grid_cost(*(X.shape[mode] for mode in modes))
+    loss = wtf.Wasserstein(costs, eps=3e-3, lam=10.0, modes=modes)
+    options = {"rng": 0, "max_iter": 10, "tol": 1e-9, "init": "random"}
+    levels = []
+
+    def stop(state):
+        levels.append(state.level)
+        return state.n_iter == 20
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "cp: ")
+        whole = wtf.cp(X, 2, loss, checkpoint=tmp_path / "whole", **options)
+        wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", callback=stop, **options)
+        resumed = wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", **options)
+    assert levels[-1] > 1
+    assert resumed.objective == whole.objective

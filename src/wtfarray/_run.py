@@ -24,6 +24,7 @@ from wtfarray.models import CPModel
 from wtfarray.optimize._curvature import CurvaturePairs
 from wtfarray.problem import JointObjective, Problem
 from wtfarray.result import Factorisation, Record
+from wtfarray.source import SourceTerm
 from wtfarray.tensor import per_sample
 from wtfarray.term import TermValue
 from wtfarray.terms import TransportTerm, terms_of
@@ -245,7 +246,7 @@ def _check_mass(
     balanced = [
         term
         for term in problem.terms
-        if isinstance(term, TransportTerm) and term.problem.conserves_mass
+        if isinstance(term, (TransportTerm, SourceTerm)) and term.problem.conserves_mass
     ]
     if not balanced:
         return
@@ -286,6 +287,8 @@ def _envelope(
         stored = plan.checkpoint.read(x, array_namespace(x))
         if stored is not None:
             resume = (stored.progress, stored.pairs)
+            for term in problem.terms:
+                term.set_level(start.levels[stored.progress.level])  # of which the duals are
             objective.restore(stored.duals)
             journal.go_on(stored.history, stored.n_iter, stored.seconds)
             latest[0] = x = stored.progress.current.point.x

@@ -96,7 +96,11 @@ class BlockDual:
         xp = array_namespace(g)
         value, factor, slope = self._entropy_part(g)
         model = self.model(factor)
-        gradient = marginal - (model if slope is None else slope * model)
+        if slope is None:
+            gradient = marginal - model
+        else:
+            slope *= model
+            gradient = marginal - slope
         if self.weights is not None:
             gradient = gradient * spread(self.weights, gradient)
         return xp.sum(self._weighted(values)) + value, gradient

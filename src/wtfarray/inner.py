@@ -43,7 +43,8 @@ class Iterate:
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
         xp = array_namespace(self.g)
-        larger = xp.maximum(self.marginal.q + self.rest, self.marginal.q)
+        larger = xp.abs(self.rest)  # q + |s - q| is no less than q and s
+        larger += self.marginal.q
         larger *= self.ratio
         return inner(self.ratio, larger) * (0.5 * factor)
 
@@ -169,7 +170,8 @@ class Sinkhorn:
         total = per_sample(shrunk)
         total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
         shift = xp.log(total) * lam - xp.reshape(low, (-1,))
-        return xp.where(mass > 0, shift, 0.0), shrunk / spread(total, shrunk)
+        shrunk /= spread(total, shrunk)
+        return xp.where(mass > 0, shift, 0.0), shrunk
 
     @staticmethod
     def _growth(rest: Array, before: Array | None) -> tuple[Array, Array]:

@@ -33,11 +33,16 @@ class GibbsKernel:
 
     def apply(self, stack: Array) -> Array:
         """``K F`` for every sample F, by plain products."""
-        return _apply(stack, self.matrices)
+        # The last axis first: it is the one whose product needs no batch.
+        for axis in range(len(self.matrices), 0, -1):
+            stack = apply_to_mode(stack, self.matrices[axis - 1], axis)
+        return stack
 
     def apply_adjoint(self, stack: Array) -> Array:
         """``K^T F`` for every sample F, by plain products."""
-        return _apply(stack, tuple(m.mT for m in self.matrices))
+        for axis in range(len(self.matrices), 0, -1):
+            stack = apply_to_mode(stack, self.matrices[axis - 1].mT, axis)
+        return stack
 
     def log_apply(self, logs: Array) -> Array:
         """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
@@ -58,7 +63,7 @@ class GibbsKernel:
         xp = array_namespace(targets)
         dtype = self.costs[0].dtype
         finite = tuple(xp.astype(xp.isfinite(cost), dtype) for cost in self.costs)
-        return _apply(xp.astype(targets, dtype), finite) > 0
+        return GibbsKernel(self.costs, self.eps, finite).apply(xp.astype(targets, dtype)) > 0
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
@@ -74,13 +79,6 @@ class GibbsKernel:
             forbidden = xp.sum(a * xp.matmul(b, shut.mT), axis=1)
             total = xp.where(forbidden > 0, math.inf, total)
         return total
-
-
-def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
-    # The last axis first: it is the one whose product needs no batch.
-    for axis in range(len(matrices), 0, -1):
-        stack = apply_to_mode(stack, matrices[axis - 1], axis)
-    return stack
 
 
 def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:

@@ -177,7 +177,7 @@ class SourceTerm:
         log_Kb = self._log_forth(h)
         if not problem.conserves_mass:
             found = xp.sum(xp.exp(log_a + log_Kb))
-            shift = (xp.log(xp.sum(problem.mass)) - xp.log(found)) / (1.0 - damp)
+            shift = (xp.log(xp.sum(problem.mass)) - xp.log(found)) * ((lam + eps) / eps)
             log_a, h, log_Kb = log_a + shift, h - damp * shift, log_Kb - damp * shift
         return log_a, h, log_Kb
 

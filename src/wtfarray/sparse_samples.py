@@ -32,12 +32,20 @@ NEAR = 2.0
 
 
 def has_sparse_samples(problem: TransportProblem) -> bool:
-    """Whether a problem is many samples of few points each, semi-unbalanced along one mode."""
+    """
+    Whether a problem is many samples of few points each, semi-unbalanced along one mode.
+
+    A filled sample takes as many arrays of its size as the fullest has points: they must be few in
+    all. And lam is no less than eps, or zeros of Y, taken as the smallest number, would show.
+    """
     if problem.conserves_mass or len(problem.kernel.costs) != 1 or problem.data.shape[0] == 1:
         return False
-    positive = to_host(problem.data) > 0
+    if problem.lam < problem.kernel.eps:
+        return False
+    points = (to_host(problem.data) > 0).sum(1)
     finite = bool(np.isfinite(to_host(problem.kernel.costs[0])).all())
-    return finite and positive.mean() < SPARSE and 0 < positive.sum(1).max() <= MOST
+    sparse = points.sum() < SPARSE * math.prod(problem.data.shape) and 0 < points.max() <= MOST
+    return finite and bool(sparse and (points > 0).sum() * points.max() <= 4 * points.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +221,7 @@ class SparseSamplesTerm:
         log_q = log_Y * k + log_S * (1.0 - k)
         log_q = log_q - logsumexp(log_q, 1, xp)[:, None] + xp.log(self._mass)[:, None]
         shift = log_q[:, :1] - log_Y[:, :1] * k - log_S[:, :1] * (1.0 - k)
-        shift = shift * (1.0 / (1.0 - k))
+        shift = shift * ((self.problem.lam + self._eps) / self._eps)
         log_a = xp.where(self._real, log_a + shift, 0.0)
         q = xp.exp(log_q)
         share = parts / total
@@ -225,10 +233,14 @@ class SparseSamplesTerm:
         plan = state.share * state.q[:, None, :]
         size = rest.shape[1]
         eye = xp.eye(size, dtype=rest.dtype, device=device_of(rest))[None, ...]
-        diagonal = xp.where(self._real, state.first, self._mass[:, None])
+        # Where a marginal has underflown the step is not taken, but the matrix must be regular.
+        info = xp.finfo(rest.dtype)
+        least = float(info.smallest_normal) / float(info.eps) ** 2
+        sound = self._real & (state.first > least * self._mass[:, None])
+        diagonal = xp.where(sound, state.first, self._mass[:, None])
         hessian = eye * diagonal[:, :, None] - k * xp.matmul(plan, state.share.mT)
         # A little more on the diagonal where rounding could make the matrix singular.
-        ridge = 10.0 * float(xp.finfo(rest.dtype).eps)
+        ridge = 10.0 * float(info.eps)
         hessian = hessian + eye * (ridge * diagonal)[:, :, None]
         return xp.linalg.solve(hessian, rest[:, :, None])[:, :, 0]
 

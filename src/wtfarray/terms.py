@@ -40,7 +40,11 @@ def terms_of(
         weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
         if isinstance(bound, TransportProblem) and weights is None and is_sparse(bound):
             terms.append(SourceTerm(bound, tuple(X.shape)))
-        elif isinstance(bound, TransportProblem) and weights is None and has_sparse_samples(bound):
+        elif (
+            isinstance(bound, TransportProblem)
+            and (weights, batch) == (None, None)
+            and has_sparse_samples(bound)
+        ):
             terms.append(SparseSamplesTerm(bound, tuple(X.shape)))
         elif isinstance(bound, TransportProblem):
             terms.append(TransportTerm(bound, tuple(X.shape), weights, batch))
@@ -79,6 +83,8 @@ class TransportTerm:
         self._level = 1.0
         self._solvers: list[Sinkhorn | None] = [None] * len(self._slices)
         self._latest: Array | None = None
+        self._goes_on = False
+        """Whether the solvers ended last at the dual variable that they start from."""
         self._evaluations = 0
         """Of the inner problem, once for every sample."""
 
@@ -119,15 +125,21 @@ class TransportTerm:
             if self._remembers:
                 self._solvers[k] = solver
         solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]
-        solver.goes_on = self.dual is self._latest
+        solver.goes_on = self._goes_on
         return solver
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until the estimated error is below the tolerance."""
         Y = stack(self.problem, model)
+        self._begin()
         share = tolerance / len(self._slices)
         parts = [self._evaluate(k, Y[s, ...], share, max_iter) for k, s in enumerate(self._slices)]
         return self._joined(parts)
+
+    def _begin(self) -> None:
+        """Find out if the dual variable was set back; if so, let go of where the solvers ended."""
+        self._goes_on = self.dual is self._latest
+        self._latest = None
 
     def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
         xp = array_namespace(Y)
@@ -164,6 +176,7 @@ class TransportTerm:
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until its duality gap is below the tolerance."""
         Y = stack(self.problem, model)
+        self._begin()
         heaviest = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
         share = tolerance / len(self._slices) / heaviest
         parts = []

@@ -53,6 +53,8 @@ class TransportProblem:
     """Next to 0; nothing is divided by less."""
     threshold: float
     """K f below this may have lost digits."""
+    positive: bool = False
+    """Whether no entry of X is 0."""
 
     @classmethod
     def of(
@@ -76,12 +78,15 @@ class TransportProblem:
             per_sample(xlogx(data, xp) - data) * (-kernel.eps),
             floor,
             threshold,
+            bool(xp.all(data > 0)),
         )
 
     @cached_property
-    def padding(self) -> Array:
+    def padding(self) -> Array | float:
         """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; the floor elsewhere."""
         xp = array_namespace(self.data)
+        if self.positive:
+            return self.floor
         return xp.where(self.data > 0, self.floor, xp.ones_like(self.data))
 
     def at_eps(self, eps: float) -> TransportProblem:
@@ -110,7 +115,8 @@ class TransportProblem:
         del logs
         Kf, lost = self._denominator(f)
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
-        q = f * self.kernel.apply_adjoint(self.data / Kf)
+        q = self.kernel.apply_adjoint(self.data / Kf)
+        q *= f
         return xp.where(lost, math.nan, value), q
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
@@ -156,12 +162,15 @@ class TransportProblem:
         """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
         xp = array_namespace(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        return (g - top) * (1.0 / self.kernel.eps), xp.reshape(top, (-1,))
+        logs = g - top
+        logs *= 1.0 / self.kernel.eps
+        return logs, xp.reshape(top, (-1,))
 
     def _denominator(self, f: Array) -> tuple[Array, Array]:
         """``K f``, safe to divide by, and the samples, (N,), in which it lost digits."""
         xp = array_namespace(f)
-        Kf = self.kernel.apply(f) + self.padding
+        Kf = self.kernel.apply(f)
+        Kf += self.padding
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
 
     def _log_marginal(self, g: Array) -> tuple[Array, Array]:
