@@ -367,11 +367,12 @@ def memory(arguments: argparse.Namespace) -> None:
         if X is sparse:
             secants = 2 * on_support * np.count_nonzero(X) / X.size
         else:
-            secants = 2 * full * min(1.0, (batch or X.shape[0]) / X.shape[0])
+            secants = 2 * (full + 1) * min(1.0, (batch or X.shape[0]) / X.shape[0])
         pairs = 2 * envelope.MEMORY * rank * sum(X.shape) / X.size
         rest = peak - secants - pairs
         print(f"{name:30s} {peak:7.1f} {secants:9.2f} {pairs:8.2f} {rest:7.1f}", flush=True)
-    print(f"\nsecants: {full} pairs of the inner problem, those of one batch at a time;")
+    print(f"\nsecants: {full} pairs of the inner problem, phi at the last point, for the next")
+    print("pair, and the weights of their norm; those of one batch at a time;")
     print(f"{on_support} pairs on the support where X is sparse")
     print(f"L-BFGS: {envelope.MEMORY} pairs of all factors")
 
