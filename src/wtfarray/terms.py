@@ -42,7 +42,8 @@ def terms_of(
             terms.append(SourceTerm(bound, tuple(X.shape)))
         elif (
             isinstance(bound, TransportProblem)
-            and (weights, batch) == (None, None)
+            and weights is None
+            and batch is None
             and has_sparse_samples(bound)
         ):
             terms.append(SparseSamplesTerm(bound, tuple(X.shape)))
