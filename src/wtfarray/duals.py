@@ -96,11 +96,7 @@ class BlockDual:
         xp = array_namespace(g)
         value, factor, slope = self._entropy_part(g)
         model = self.model(factor)
-        if slope is None:
-            gradient = marginal - model
-        else:
-            slope *= model
-            gradient = marginal - slope
+        gradient = marginal - (model if slope is None else slope * model)
         if self.weights is not None:
             gradient = gradient * spread(self.weights, gradient)
         return xp.sum(self._weighted(values)) + value, gradient

@@ -115,8 +115,7 @@ class TransportProblem:
         del logs
         Kf, lost = self._denominator(f)
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
-        q = self.kernel.apply_adjoint(self.data / Kf)
-        q *= f
+        q = f * self.kernel.apply_adjoint(self.data / Kf)
         return xp.where(lost, math.nan, value), q
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
