@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -127,6 +127,19 @@ def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
         elif reason is None:
             blocks, reason = _descent(setup, plan, problem, blocks, journal)
         return _finish(setup, plan, problem, blocks, reason, journal)
+
+
+def best_of(starts: int, setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
+    """The best of several starts; the caller may end them all."""
+    results = []
+    for _ in range(starts):
+        results.append(solve(setup, plan, rng))
+        if results[-1].stopped:
+            break
+    best, last = min(results, key=lambda result: result.objective), results[-1]
+    if last.stopped:  # however good an earlier start was, not all that was asked for is done
+        best = replace(best, converged=False, stopped=True, message=last.message)
+    return best
 
 
 @dataclass(frozen=True, eq=False)

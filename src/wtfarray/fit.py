@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
 from wtfarray._arrays import one_of, positive_integer, positive_number
-from wtfarray._run import FitState, Plan, solve
+from wtfarray._run import FitState, Plan, best_of
 from wtfarray._setup import Kind, Setup, Weights, given_blocks, set_up
 from wtfarray._typing import Array
 from wtfarray.checkpoint import Checkpoint
@@ -221,16 +220,7 @@ def _fit(
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
     rng = np.random.default_rng(options.get("rng"))
-    results = []
-    for _ in range(starts):
-        results.append(solve(setup, plan, rng))
-        if results[-1].stopped:
-            break
-    best = min(results, key=lambda result: result.objective)
-    if results[
-        -1
-    ].stopped:  # however good an earlier start was, not all that was asked for has been done
-        best = replace(best, converged=False, stopped=True, message=results[-1].message)
+    best = best_of(starts, setup, plan, rng)
     if not best.converged:
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)
     return best

@@ -263,7 +263,7 @@ def _one_rank(
     fits: list[Factorisation] = []
     for chain in (*whole, *parts):
         fits.append(chain.go_on(model, rank, loss, options))
-        if fits[-1].message.startswith(INTERRUPTED):  # a fit returns its best instead of raising
+        if fits[-1].stopped:  # a fit returns its best instead of raising
             raise KeyboardInterrupt
         bar.step(fits[-1].objective, fits[-1].gap)
         converged = converged and fits[-1].converged

@@ -99,7 +99,8 @@ class SourceTerm:
                 change = last[1] - residual
                 self._secants.add(log_a - last[0] - change, change, same)
             step = self._secants.step(residual)
-            numbers = xp.stack([xp.sum(xp.abs(rest)), *self._decrements(rest, step, residual)])
+            decrements = [inner(rest, step)[0], inner(rest, residual)[0]]
+            numbers = xp.stack([xp.sum(xp.abs(rest)), *decrements])
             size, *decrements = to_host(numbers).tolist()
             worse = not size <= 3.0 * before
             error = problem.kernel.eps * max(abs(d) for d in decrements)
@@ -162,10 +163,6 @@ class SourceTerm:
         problem = self._at_level
         finite = array_namespace(Y).where(Y > 0, u, 0.0)
         return inner(finite, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
-
-    @staticmethod
-    def _decrements(rest: Array, step: Array, residual: Array) -> tuple[Array, Array]:
-        return inner(rest, step)[0], inner(rest, residual)[0]
 
     def _cycle(self, log_a: Array, log_Y: Array) -> tuple[Array, Array, Array]:
         """From log a over log b = h to log K b on the support, with the best constant in each."""

@@ -21,7 +21,7 @@ from wtfarray.kernels import logsumexp
 from wtfarray.legendre import dual_of_free
 from wtfarray.losses import stack, unstack
 from wtfarray.source import SPARSE
-from wtfarray.tensor import inner, per_sample
+from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.term import TermValue
 from wtfarray.transport import TransportProblem
 
@@ -67,11 +67,7 @@ class _State:
         """Keep this state in some samples and take another in the rest."""
         xp = array_namespace(better)
         pairs = ((getattr(self, name), getattr(other, name)) for name in self.__annotations__)
-        merged = []
-        for mine, theirs in pairs:
-            flag = xp.reshape(better, (-1, *[1] * (mine.ndim - 1)))
-            merged.append(xp.where(flag, mine, theirs))
-        return _State(*merged)
+        return _State(*(xp.where(spread(better, mine), mine, theirs) for mine, theirs in pairs))
 
 
 class SparseSamplesTerm:
@@ -107,13 +103,13 @@ class SparseSamplesTerm:
         self._place = xp.asarray(place, device=device_of(problem.data))
         self.dual = xp.zeros_like(self._x)
         self.free = xp.zeros_like(problem.data)
+        self._eps = problem.kernel.eps
         self.set_level(1.0)
 
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
         xp = array_namespace(self._x)
-        before = getattr(self, "_eps", self.problem.kernel.eps)
-        self._eps = self.problem.kernel.eps * level
+        before, self._eps = self._eps, self.problem.kernel.eps * level
         self.dual = self.dual * (before / self._eps)
         some = TransportProblem.of(
             xp.take(self.problem.data, self._filled, axis=0),

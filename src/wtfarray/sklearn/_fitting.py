@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._run import Plan, solve
+from wtfarray._run import Plan, best_of
 from wtfarray._setup import Kind, Setup, set_up
 from wtfarray._typing import Array
 from wtfarray.envelope import Progress, minimise
@@ -81,8 +81,7 @@ def fit_all(
     """The best of several starts."""
     loss = setup.losses[0]
     plan = Plan(loss, init, "envelope", tol, max_iter, None, None, progress=False, checkpoint=None)
-    results = [solve(setup, plan, rng) for _ in range(n_init)]
-    return min(results, key=lambda result: result.objective)
+    return best_of(n_init, setup, plan, rng)
 
 
 def proximal_step(
