@@ -128,3 +128,16 @@ def array(backend: Backend) -> Callable[..., Any]:
         return backend.xp.asarray(np.array(values, dtype=dtype), device=backend.device)
 
     return make
+
+
+@pytest.fixture
+def on_numpy(xp: Any) -> None:
+    """
+    Skip all libraries but NumPy.
+
+    A fit takes seconds on array-api-strict, and JAX compiles every shape it meets. What every
+    library has to do is tested on all of them; a law of the solution, or what does not depend on
+    the library, is tested on one.
+    """
+    if not array_api_compat.is_numpy_namespace(xp):
+        pytest.skip("does not depend on the library: tested with NumPy")

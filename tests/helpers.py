@@ -9,11 +9,14 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+import pytest
 from array_api_extra.testing import assert_close
 
 import wtfarray as wtf
 
-__all__ = ["assert_close", "random_fit", "to_numpy"]
+__all__ = ["assert_close", "numpy_only", "random_fit", "to_numpy"]
+
+numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def to_numpy(x: Any) -> np.ndarray:

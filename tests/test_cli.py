@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_api_compat import is_numpy_namespace, is_torch_namespace
+from array_api_compat import is_torch_namespace
+from helpers import numpy_only
 
 import wtfarray as wtf
 
@@ -21,16 +22,6 @@ from wtfarray.cli.commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED, command
 
 SAMPLES, GRID = 8, (5, 4)
 QUICK = ("--rank", "2", "--eps", "0.1", "--tol", "1e-3")
-
-
-@pytest.fixture
-def on_numpy(xp):
-    """Skip all libraries but NumPy."""
-    if not is_numpy_namespace(xp):
-        pytest.skip("does not depend on the library: tested with NumPy")
-
-
-numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def data():

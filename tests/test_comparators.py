@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import tensorly as tl
-from array_api_compat import is_numpy_namespace
 from helpers import to_numpy
 from sklearn.decomposition import NMF
 from tensorly.cp_tensor import CPTensor
@@ -15,16 +14,11 @@ import wtfarray as wtf
 from wtfarray._setup import set_up
 from wtfarray.grid_levels import coarser
 
+pytestmark = pytest.mark.usefixtures("on_numpy")
 CLOSE = 1e-4
 """Losses that agree to this share are the same: neither solver has reached a minimum exactly."""
 FREE = {"rho": 1e-10, "tol": 1e-9, "max_iter": 5000}
 """No entropy to speak of, and run to the end as the others are."""
-
-
-@pytest.fixture(autouse=True)
-def on_numpy(xp):
-    if not is_numpy_namespace(xp):
-        pytest.skip("long fits, and how good they are does not depend on the library")
 
 
 def noisy(shape, rank, seed):

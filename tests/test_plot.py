@@ -4,8 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from array_api_compat import is_numpy_namespace
-from helpers import random_fit, to_numpy
+from helpers import numpy_only, random_fit, to_numpy
 
 import wtfarray as wtf
 
@@ -23,16 +22,6 @@ SHAPE = (6, 5, 4)
 def closed():
     yield
     plt.close("all")
-
-
-@pytest.fixture
-def on_numpy(xp):
-    """Skip all libraries but NumPy."""
-    if not is_numpy_namespace(xp):
-        pytest.skip("does not depend on the library: tested with NumPy")
-
-
-numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def data(shape=SHAPE):

@@ -10,9 +10,8 @@ from array_api_compat import (
     device,
     is_array_api_strict_namespace,
     is_jax_namespace,
-    is_numpy_namespace,
 )
-from helpers import to_numpy
+from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 
@@ -32,16 +31,6 @@ LOSSES = {
 # No constraints of a Tucker model with samples conserve mass.
 PAIRS = [(m, n) for m in RANKS for n in LOSSES if (m, n) != ("tucker", "balanced")]
 RHO = 0.02
-
-
-@pytest.fixture
-def on_numpy(xp):
-    """Skip all libraries but NumPy: a fit takes seconds on array-api-strict and on JAX."""
-    if not is_numpy_namespace(xp):
-        pytest.skip("a law of the solution, whatever the library: tested with NumPy")
-
-
-numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def data(samples=6, seed=0, mass=1.0):

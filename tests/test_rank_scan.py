@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from array_api_compat import array_namespace, is_numpy_namespace
+from array_api_compat import array_namespace
 from array_api_compat import device as device_of
-from helpers import assert_close, random_fit, to_numpy
+from helpers import assert_close, numpy_only, random_fit, to_numpy
 
 import wtfarray as wtf
 from wtfarray import rank_selection
@@ -14,16 +14,6 @@ from wtfarray.growth import grow
 from wtfarray.matching import assignment, matched_cosine
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
-
-
-@pytest.fixture
-def on_numpy(xp):
-    """Skip all libraries but NumPy."""
-    if not is_numpy_namespace(xp):
-        pytest.skip("does not depend on the library: tested with NumPy")
-
-
-numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def bumps(samples=16, centres=(2, 6, 10), seed=0):

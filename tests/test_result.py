@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from array_api_compat import array_namespace, device, is_jax_namespace, is_numpy_namespace
-from helpers import to_numpy
+from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray import result
@@ -23,16 +23,6 @@ LOSSES = {
     "KL": wtf.KullbackLeibler(),
     "sum": wtf.LossSum(wtf.Wasserstein(COSTS[0], 0.3, 5.0, modes=(1,)), wtf.Frobenius()),
 }
-
-
-@pytest.fixture
-def on_numpy(xp):
-    """Skip all libraries but NumPy: a fit takes seconds on array-api-strict and on JAX."""
-    if not is_numpy_namespace(xp):
-        pytest.skip("does not depend on the library: tested with NumPy")
-
-
-numpy_only = pytest.mark.usefixtures("on_numpy")
 
 
 def data(seed=0):
@@ -145,6 +135,14 @@ class TestSave:
         assert [path.name for path in tmp_path.iterdir()] == ["fit.npz"]
         short_fit("cp", data()).save(str(tmp_path / "fit.npz"))
         assert [path.name for path in tmp_path.iterdir()] == ["fit.npz"]
+
+    @numpy_only
+    @pytest.mark.skipif(os.name != "posix", reason="other systems have no such permissions")
+    def test_who_may_read_the_file_is_left_to_the_system(self, tmp_path):
+        path, other = tmp_path / "fit.npz", tmp_path / "other"
+        short_fit("cp", data()).save(path)
+        other.touch()
+        assert path.stat().st_mode == other.stat().st_mode
 
     @numpy_only
     @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])

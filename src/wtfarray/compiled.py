@@ -27,26 +27,16 @@ class CompiledKernel(GibbsKernel):
     top: float = 0.0
     """The largest finite cost, summed over the axes."""
 
-    def log_apply(self, logs: Array) -> Array:
-        """``log(K exp(logs))``, right to rounding."""
-        return _log_apply(logs, self.matrices, self.costs, self.eps)
-
-    def log_apply_adjoint(self, logs: Array) -> Array:
-        """``log(K^T exp(logs))``, right to rounding."""
-        matrices = tuple(m.mT for m in self.matrices)
-        return _log_apply(logs, matrices, tuple(c.mT for c in self.costs), self.eps)
+    def _log_product(
+        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
+    ) -> Array:
+        for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+            logs = _log_apply_axis(logs, matrix, cost * (-1.0 / self.eps), axis)
+        return logs
 
     def largest_cost(self) -> float:
         """The largest finite cost: known beforehand, for here it could not be read."""
         return self.top
-
-
-def _log_apply(
-    logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
-) -> Array:
-    for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
-        logs = _log_apply_axis(logs, matrix, cost * (-1.0 / eps), axis)
-    return logs
 
 
 def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
@@ -121,7 +111,7 @@ class CompiledSinkhorn(Sinkhorn):
 
         def measure(point: Iterate) -> tuple[Array, Array, Array]:
             # As `bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
-            u, _ = dual_of_free(point.g, lam, jnp)
+            u = dual_of_free(point.g, lam, jnp)
             values = inner(u, Y) - problem.value(point.marginal) - mass * point.shift
             allowed = jnp.where((Y > 0) | ~filled, point.g, -math.inf)
             gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))

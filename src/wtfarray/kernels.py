@@ -46,12 +46,17 @@ class GibbsKernel:
 
     def log_apply(self, logs: Array) -> Array:
         """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
-        return _log_apply(logs, self.matrices, self.costs, self.eps)
+        return self._log_product(logs, self.matrices, self.costs)
 
     def log_apply_adjoint(self, logs: Array) -> Array:
         """``log(K^T exp(logs))``, right to rounding."""
         matrices = tuple(m.mT for m in self.matrices)
-        return _log_apply(logs, matrices, tuple(c.mT for c in self.costs), self.eps)
+        return self._log_product(logs, matrices, tuple(c.mT for c in self.costs))
+
+    def _log_product(
+        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
+    ) -> Array:
+        return _log_apply(logs, matrices, costs, self.eps)
 
     def largest_cost(self) -> float:
         """The largest finite cost, summed over the axes."""

@@ -146,17 +146,13 @@ def shrinkage(g: Array, lam: float, xp: Namespace) -> Array:
     return xp.expm1(xp.minimum(g * (-1.0 / lam), cap))
 
 
-def dual_of_free(g: Array, lam: float, xp: Namespace) -> tuple[Array, Array | None]:
+def dual_of_free(g: Array, lam: float, xp: Namespace) -> Array:
     """
-    The paper's dual variable ``u = -lam expm1(-g/lam)`` and ``du/dg = exp(-g/lam)``.
+    The paper's dual variable ``u = -lam expm1(-g/lam)``.
 
-    ``g`` is free where ``u < lam`` is a constraint; balanced (lam infinite): u = g, du/dg = None
-    for one.
+    ``g`` is free where ``u < lam`` is a constraint; balanced (lam infinite): u = g.
     """
-    if math.isinf(lam):
-        return g, None
-    shrink = shrinkage(g, lam, xp)
-    return shrink * (-lam), shrink + 1.0
+    return g if math.isinf(lam) else shrinkage(g, lam, xp) * (-lam)
 
 
 def free_of_dual(u: Array, lam: float, xp: Namespace) -> Array:

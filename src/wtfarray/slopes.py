@@ -68,5 +68,5 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     # Where Y is 0: the solution of g/lam + log q = log(least), q = exp(g/eps) K^T a.
     log_back = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
     at_zero = (math.log(least) - log_back) * (1.0 / (1.0 / eps + 1.0 / lam))
-    u, _ = dual_of_free(xp.where(allowed, g, at_zero), lam, xp)
+    u = dual_of_free(xp.where(allowed, g, at_zero), lam, xp)
     return slope_X, u

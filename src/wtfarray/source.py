@@ -114,7 +114,7 @@ class SourceTerm:
                 break
             log_a = self.dual
         self.free = g = h * problem.kernel.eps
-        u, _ = dual_of_free(g, problem.lam, xp)
+        u = dual_of_free(g, problem.lam, xp)
         value = self._value(u, Y, log_Kb)
         gradient = unstack(problem, u, self.shape)
         return TermValue(float(value[0]), error, error, gradient, done)
@@ -151,7 +151,7 @@ class SourceTerm:
         if problem.conserves_mass:
             value, gap, u = problem.bounds(g, Y)
         else:
-            u, _ = dual_of_free(g, problem.lam, xp)
+            u = dual_of_free(g, problem.lam, xp)
             value = self._value(u, Y, log_Kb)
             u = xp.where(Y > 0, u, -math.inf)
             gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))

@@ -135,7 +135,7 @@ class SparseSamplesTerm:
         xp = array_namespace(model)
         Y, h, error, done = self._solve(model, tolerance, max_iter)
         g = h * self._eps
-        u, _ = dual_of_free(g, self.problem.lam, xp)
+        u = dual_of_free(g, self.problem.lam, xp)
         some = xp.take(Y, self._filled, axis=0)
         log_Kb = logsumexp(self._log_K + h[:, None, :], 2, xp)
         conjugate = inner(self._x, log_Kb) * self._eps + self._some.constant

@@ -353,7 +353,9 @@ def per_sample(stack: Array) -> Array:
 def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
     xp = array_namespace(a)
-    return xp.vecdot(xp.reshape(a, (a.shape[0], -1)), xp.reshape(b, (b.shape[0], -1)), axis=-1)
+    # Not xp.vecdot, which array-api-compat makes of small products on torch.
+    a, b = (xp.reshape(stack, (stack.shape[0], -1)) for stack in (a, b))
+    return xp.linalg.vecdot(a, b, axis=-1)
 
 
 def largest(stack: Array) -> Array:

@@ -153,7 +153,7 @@ class TransportTerm:
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
         del point  # what it holds is not needed any more
-        u, _ = dual_of_free(g, problem.lam, xp)
+        u = dual_of_free(g, problem.lam, xp)
         values = inner(u, Y) + values
         return _Part(solver.g, u, values, gaps, error, done)
 

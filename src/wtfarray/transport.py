@@ -203,7 +203,7 @@ class TransportProblem:
         allowed = (Y > 0) | empty
         masked = xp.where(allowed, g, -math.inf)
         values, q = self.safe_conjugate(masked)
-        u, _ = dual_of_free(g, self.lam, xp)
+        u = dual_of_free(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
         return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
 
