@@ -87,7 +87,8 @@ def cp(
         tol : float, default 1e-6
             Stop when the objective falls by less than this, relatively.
         max_iter : int, default 300
-            Iterations (sweeps of "dual") at most.
+            Iterations (sweeps of "dual") at most. Those at coarser smoothings and on coarser grids,
+            from which a fit starts, are not counted.
         sample_weight : array (n_0,)
             Weight of the loss of each sample along the first mode.
         batch : int
