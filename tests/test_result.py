@@ -341,9 +341,32 @@ class TestCheckpoint:
         assert device(rest.factors[0]) == device(X)
 
 
-@pytest.mark.parametrize("name", ["array.npy", "other.npz"])
+def not_a_fit(path):
+    """A file of something else, or a fit that was cut off."""
+    if path.suffix == ".npy":
+        np.save(path, np.ones(3))
+    elif path.name == "other.npz":
+        np.savez(path, np.ones(3))
+    elif path.name == "empty.npz":
+        path.touch()
+    else:
+        short_fit("cp", data()).save(path)
+        path.write_bytes(path.read_bytes()[: 1000 if path.name == "half.npz" else None])
+    return path
+
+
+@numpy_only
+@pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
 def test_load_refuses_a_file_of_something_else(tmp_path, name):
-    path = tmp_path / name
-    (np.save if name.endswith("npy") else np.savez)(path, np.ones(3))
-    with pytest.raises(ValueError, match=f"{name}.*expected a file that `save`"):
-        wtf.load(path)
+    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
+        wtf.load(not_a_fit(tmp_path / name))
+
+
+@numpy_only
+@pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz", "fit.npz"])
+def test_checkpoint_refuses_a_file_of_something_else(tmp_path, name):
+    path = not_a_fit(tmp_path / name)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"checkpoint is .*{name}.*expected a file that a fit"):
+        wtf.cp(data(), 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
+    assert path.read_bytes() == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +95,7 @@ def set_up(
             chosen = (*chosen, "all")
     for k, constraint in enumerate(chosen):
         check_constraint(f"constraints[{k}]", constraint, len(shapes[k]))
+    instance_of("fixed", fixed, Iterable, "a sequence of modes")
     held = {axis_index("fixed", k, len(sizes)) for k in fixed}
     if len(held) == len(shapes):
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"

@@ -20,7 +20,7 @@ from wtfarray.envelope import Progress, new_pairs
 from wtfarray.optimize._curvature import CurvaturePairs
 from wtfarray.optimize._objective import Point
 from wtfarray.problem import Evaluation
-from wtfarray.result import Record, write_atomically
+from wtfarray.result import Record, reading, write_atomically
 
 EVERY = 10
 """Steps between two checkpoints."""
@@ -44,7 +44,13 @@ class Checkpoint:
     def __init__(
         self, path: str | os.PathLike[str], arrays: Iterable[Array], arguments: object
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            msg = f"checkpoint is {path!r}: expected a path"
+            raise TypeError(msg)
         self.path = Path(path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            msg = f"checkpoint is {os.fspath(path)!r}: expected a file in a folder that exists"
+            raise ValueError(msg)
         digest = hashlib.sha256(repr(arguments).encode())
         for array in arrays:
             digest.update(np.ascontiguousarray(to_host(array)).tobytes())
@@ -85,8 +91,8 @@ class Checkpoint:
         """What the file holds; None if there is none, an error if it is of another fit."""
         if not self.path.exists():
             return None
-        with np.load(self.path, allow_pickle=False) as stored:
-            header = json.loads(bytes(stored["header"]).decode())
+        with reading("checkpoint", self.path, "identity", "a file that a fit wrote") as opened:
+            stored, header = opened
             if header["identity"] != self._identity:
                 msg = (
                     f"checkpoint {str(self.path)!r} belongs to a fit of other data or with other "

@@ -257,7 +257,10 @@ def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:
         what = "a sum of losses" if path is None else "a checkpoint"
         msg = f"solver is 'dual', which does not take {what}: expected 'envelope'"
         raise ValueError(msg)
-    checkpoint = None
+    callback, checkpoint = options.get("callback"), None
+    if not (callback is None or callable(callback)):
+        msg = f"callback is a {type(callback).__name__}: expected a function of a FitState"
+        raise TypeError(msg)
     if path is not None:
         checkpoint = _checkpoint(path, setup, init, options.get("rng"))
     return Plan(
@@ -267,7 +270,7 @@ def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:
         tol=positive_number("tol", options.get("tol", 1e-6)),
         max_iter=positive_integer("max_iter", options.get("max_iter", 300)),
         batch=None if batch is None else positive_integer("batch", batch),
-        callback=options.get("callback"),
+        callback=callback,
         progress=options.get("progress", False),
         checkpoint=checkpoint,
     )

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -197,6 +198,25 @@ def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
         raise
 
 
+@contextmanager
+def reading(
+    name: str, path: str | os.PathLike[str], key: str, expected: str
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open an npz file with a header that has ``key``, or say that argument ``name`` is wrong."""
+    import zipfile  # here, for it would be a tenth of the time of importing the library
+
+    if zipfile.is_zipfile(path) or not Path(path).exists():  # that it is missing NumPy says
+        with np.load(path, allow_pickle=False) as stored:
+            header = {}
+            if "header" in stored.files:
+                header = json.loads(bytes(stored["header"]).decode())
+            if key in header:
+                yield stored, header
+                return
+    msg = f"{name} is {os.fspath(path)!r}: expected {expected}"
+    raise ValueError(msg)
+
+
 def load(
     path: str | os.PathLike[str], /, *, xp: Namespace | None = None, device: Device | None = None
 ) -> Factorisation:
@@ -216,12 +236,8 @@ def load(
         The same fit.
     """
     space: Any = np if xp is None else xp
-    stored = np.load(path, allow_pickle=False)
-    if not isinstance(stored, np.lib.npyio.NpzFile) or "header" not in stored.files:
-        msg = f"path is {os.fspath(path)!r}: expected a file that `save` of a fit has written"
-        raise ValueError(msg)
-    with stored:
-        header = json.loads(bytes(stored["header"]).decode())
+    with reading("path", path, "kind", "a file that `save` of a fit has written") as opened:
+        stored, header = opened
         dtype = getattr(space, header["dtype"])
 
         def array(name: str) -> Array:
