@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from array_api_compat import is_torch_namespace
 from helpers import numpy_only
 
 import wtfarray as wtf
+from wtfarray import _run
 
 pytest.importorskip("rich", reason="the command line needs rich")
 CliRunner = pytest.importorskip("click.testing", reason="the command line needs click").CliRunner
@@ -103,7 +106,8 @@ class TestFit:
         assert fit.rho == (0.1, 0.2, 0.3, 0.4)
 
     def test_dual_solver_and_frobenius(self):
-        result = run("fit", "X.npy", *QUICK, "--solver", "dual", "--loss", "frobenius")
+        words = ("--rank", 2, "--tol", 1e-3, "--solver", "dual", "--loss", "frobenius")
+        result = run("fit", "X.npy", *words)
         assert result.exit_code == 0
         assert "Frobenius" in result.stdout
 
@@ -137,7 +141,7 @@ class TestFit:
         pytest.importorskip("matplotlib")
         np.save("four.npy", data().reshape(4, 2, 5, 4))
         words = ("--loss", "kl", "--plot", "atoms.png")
-        assert run("fit", "four.npy", *QUICK, *words).exit_code == 0
+        assert run("fit", "four.npy", "--rank", 2, *words).exit_code == 0
         assert Path("atoms.png").exists()
 
 
@@ -169,7 +173,9 @@ class TestRead:
         np.savetxt("plain.csv", table, delimiter=",")
         names = ",".join(f"bin {i}" for i in range(20))
         np.savetxt("named.csv", table, delimiter=",", header=names, comments="")
-        for name in ("plain.csv", "named.csv"):
+        marked = b"\xef\xbb\xbf" + Path("plain.csv").read_bytes()  # as spreadsheets write it
+        Path("marked.csv").write_bytes(marked)
+        for name in ("plain.csv", "named.csv", "marked.csv"):
             assert self.fitted(name, "--model", "nmf").shape == (SAMPLES, 20)
 
     def test_mat(self):
@@ -193,6 +199,20 @@ class TestRead:
         assert self.fitted("images", "--normalise").shape == (3, 6, 4)
         Image.fromarray(grey[0, :5]).save("images/3.png")
         assert "3.png is 5x4 and 0.png 6x4" in refuse("fit", "images", "--rank", 2)
+
+    @pytest.mark.parametrize("dtype", ["uint16", "int32", "float32"])
+    def test_images_of_more_than_eight_bits_keep_their_values(self, dtype):
+        Image = pytest.importorskip("PIL.Image")
+        from wtfarray.cli._data import read_array
+
+        Path("deep").mkdir()
+        values = np.linspace(0.0, 60000.0, 12).reshape(4, 3).astype(dtype)
+        Image.fromarray(values).save("deep/0.tif")
+        np.testing.assert_array_equal(read_array(Path("deep"), None, None)[0], values)
+        Image.fromarray(values.astype(np.uint8)).save("deep/1.png")
+        assert "1.png has 8 bits" in refuse("fit", "deep", "--rank", 2)
+        Path("deep/1.png").write_bytes(Path("deep/1.png").read_bytes()[:60])
+        assert "1.png cannot be read" in refuse("fit", "deep", "--rank", 2)
 
     def test_normalise(self):
         np.save("heavy.npy", 7.0 * data())
@@ -226,11 +246,22 @@ class TestRefuses:
             (["X.npy", "--colour", "red"], "No such option"),
             (["two.npz"], "two.npz holds a, b: expected one of them"),
             (["two.npz", "--key", "c"], "--key is 'c' and two.npz holds a, b"),
-            (["words.csv"], "words.csv: could not convert string"),
+            (["words.csv"], "words.csv cannot be read: could not convert string"),
+            (["gap.csv"], "gap.csv cannot be read: could not convert string ''"),
+            (["ragged.csv"], "ragged.csv cannot be read: the number of columns changed"),
+            (["void.npy"], "void.npy cannot be read: No data left in file"),
+            (["number.npy", "--normalise"], "number.npy holds float64, 0-d"),
+            (["member.npz"], "member.npz holds no array"),
+            (["damaged.npz"], "damaged.npz cannot be read: Bad CRC-32"),
+            (["void.mat"], "void.mat cannot be read"),
+            (["X.npy", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
+            (["X.npy", "--loss", "kl", "--eps", "1"], "--eps was given with --loss kl"),
+            (["empty", "--key", "X"], "--key is 'X'"),
+            (["X.npy", "--checkpoint", "two.npz"], "checkpoint is 'two.npz'"),
             (["pickle.npy"], "allow_pickle=False"),
             (["negative.npy"], "X is -1.0 at index (0, 0)"),
             (["zero.npy", "--normalise"], "sample 1 weighs 0.0"),
-            (["complex.npy"], "complex.npy holds complex128: expected real numbers"),
+            (["complex.npy"], "complex.npy holds complex128, 2-d: expected an array of real"),
             (["junk.npz"], "junk.npz is not an .npz file"),
             (["text.npz"], "text.npz is not an .npz file"),
             (["line.npy"], "expected samples and at least one more mode"),
@@ -245,6 +276,16 @@ class TestRefuses:
         np.save("zero.npy", np.array([[1.0, 1.0], [0.0, 0.0]]))
         np.save("complex.npy", np.ones((2, 2), dtype=complex))
         np.save("line.npy", np.ones(3))
+        Path("gap.csv").write_text("1,,3\n1,2,3\n4,5,6\n", encoding="utf-8")
+        Path("ragged.csv").write_text("1,2,3\n1,2\n", encoding="utf-8")
+        Path("void.npy").touch()
+        Path("void.mat").touch()
+        np.save("number.npy", np.float64(3.0))
+        with zipfile.ZipFile("member.npz", "w") as archive:
+            archive.writestr("text", "no array")
+        np.savez("damaged.npz", np.ones((20, 20)))
+        whole = Path("damaged.npz").read_bytes()
+        Path("damaged.npz").write_bytes(whole[:1000] + b"?" + whole[1001:])
         Path("words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
         Path("junk.npz").write_bytes(b"PK\x03\x04 but no archive")
         Path("text.npz").write_text("1,2", encoding="utf-8")
@@ -391,6 +432,33 @@ class TestInterrupt:
         assert "add --init fit.npz" in result.stderr
         assert wtf.load("fit.npz").n_iter == 3
         assert signal.getsignal(signal.SIGINT) is before
+
+    def test_again_while_the_result_is_certified(self, monkeypatch):
+        certify = _run._certify
+
+        def certify_and_interrupt(problem, blocks, *rest):
+            if len(rest) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return certify(problem, blocks, *rest)
+
+        def step_and_interrupt(watch, state):
+            if state.n_iter == 2:
+                signal.raise_signal(signal.SIGINT)
+            return watch.interrupted
+
+        monkeypatch.setattr(_run, "_certify", certify_and_interrupt)
+        monkeypatch.setattr(Watch, "step", step_and_interrupt)
+        result = run("fit", "X.npy", *QUICK)
+        assert result.exit_code == INTERRUPTED
+        assert "interrupted: the best so far" in " ".join(result.stdout.split())
+        assert wtf.load("fit.npz").n_iter == 2
+
+    def test_of_the_demonstration(self, monkeypatch):
+        pytest.importorskip("matplotlib")
+        fit = wtf.nmf(data(), 2, wtf.KullbackLeibler(), rng=0)
+        monkeypatch.setattr(wtf, "cp", lambda *_, **__: replace(fit, stopped=True))
+        assert run("demo", "--out", "picture.png").exit_code == INTERRUPTED
+        assert not Path("picture.png").exists()
 
     def test_before_there_is_anything_to_write(self, monkeypatch):
         monkeypatch.setattr(wtf, "cp", lambda *_, **__: signal.raise_signal(signal.SIGINT))

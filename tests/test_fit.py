@@ -30,6 +30,7 @@ from fitting import (
 from helpers import assert_close, numpy_only, to_numpy
 
 import wtfarray as wtf
+from wtfarray import _run
 
 
 class TestEveryLibrary:
@@ -307,6 +308,37 @@ class TestEnds:
             fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=4, callback=interrupt)
         assert steps.count(1) == 2
         assert not fit.converged
+
+    @numpy_only
+    def test_interrupt_of_the_certificate(self, monkeypatch):
+        certify = _run._certify
+
+        def interrupted(problem, blocks, *rest):
+            if len(rest) == 1:
+                raise KeyboardInterrupt
+            return certify(problem, blocks, *rest)
+
+        monkeypatch.setattr(_run, "_certify", interrupted)
+        with unfinished("interrupted"):
+            fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
+        assert fit.stopped
+        assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
+
+    @numpy_only
+    def test_interrupt_before_a_later_start_has_begun(self, monkeypatch):
+        start, calls = _run._start, []
+
+        def interrupted(*arguments):
+            calls.append(None)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return start(*arguments)
+
+        monkeypatch.setattr(_run, "_start", interrupted)
+        with unfinished("interrupted"):
+            fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=3)
+        monkeypatch.undo()
+        assert fit.objective == wtf.cp(data(), 2, LOSSES["KL"], rng=0).objective
 
     @numpy_only
     def test_other_errors_of_a_callback_are_not_swallowed(self):

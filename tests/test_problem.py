@@ -7,10 +7,27 @@ from helpers import assert_close
 import wtfarray as wtf
 from wtfarray.models import CPModel
 from wtfarray.problem import Problem
+from wtfarray.sphere import from_sphere, pull_back, push_forward
 
 
 def problem(rho, references=None):
     return Problem(CPModel(1, learns_weights=False), [], (rho,), (None,), (0,), (3,), references)
+
+
+@pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])
+def test_push_forward_undoes_pull_back(array, constraint):
+    rng = np.random.default_rng(0)
+    p, gradient = array(rng.normal(size=(3, 4))), array(rng.normal(size=(3, 4)))
+    block = from_sphere(p, constraint)
+    pulled = pull_back(p, block, gradient, constraint)
+    found, slope = push_forward(p, pulled, constraint)
+    assert_close(found, block)
+    assert_close(pull_back(p, block, slope, constraint), pulled)
+
+
+def test_push_forward_at_zero(array):
+    zeros = array(np.zeros((2, 2)))
+    assert_close(push_forward(zeros, zeros, None)[1], zeros)
 
 
 def test_entropy_of_one_number_a_block(array):

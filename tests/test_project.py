@@ -119,6 +119,35 @@ class TestLaws:
         X = data(3, seed=4)
         assert (wtf.load(tmp_path / "fit.npz").project(X) == fit.project(X)).all()
 
+    def test_a_coefficient_next_to_zero_can_grow(self):
+        """One that the first steps bring next to zero must not stay there."""
+        x = np.arange(24.0)
+
+        def bumps(n, seed):
+            rng = np.random.default_rng(seed)
+            shares = rng.dirichlet(np.full(3, 0.4), n)
+            places = np.asarray([4.0, 12.0, 20.0]) + rng.normal(0, 0.8, (n, 3))
+            X = np.einsum("nj,njx->nx", shares, np.exp(-(((x - places[..., None]) / 2) ** 2)))
+            return X / X.sum(axis=1, keepdims=True)
+
+        loss = wtf.Wasserstein(wtf.grid_cost(24), eps=0.05, lam=10.0)
+        fit = wtf.nmf(bumps(40, 0), 3, loss, rho=(1e-3, 1e-2), rng=0)
+        X = bumps(80, 1)[:24]
+        dual = wtf.cp_dual(
+            X,
+            [fit.factors[0][:1].repeat(24, 0), fit.factors[1]],
+            0,
+            loss,
+            rho=1e-3,
+            constraint="rows",
+        )
+        exact = dual.certificate(
+            wtf.lbfgs(dual.value_and_gradient, dual.start(), max_iter=20_000).x
+        ).factor
+        np.testing.assert_allclose(fit.project(X), exact, atol=2e-4)
+        alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(len(X))])
+        np.testing.assert_allclose(alone, exact, atol=2e-4)
+
     def test_one_sample_of_zeros_among_others(self):
         X = data(3, seed=1, mass=None)
         X[1] = 0.0

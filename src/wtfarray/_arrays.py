@@ -1,7 +1,7 @@
 """What comes in from the caller: one namespace, a real floating dtype, finite non-negative data."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -81,6 +81,12 @@ def as_data(name: str, array: Array, xp: Namespace) -> Array:
     if not bool(xp.any(array > 0)):
         msg = f"{name} is zero everywhere: expected at least one positive entry"
         raise ValueError(msg)
+    info, total = xp.finfo(array.dtype), float(xp.sum(array))
+    least, most = math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
+    if not least <= total <= most:
+        # Products of such numbers would be 0 or infinite.
+        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; multiply it"
+        raise ValueError(msg)
     return array
 
 
@@ -157,7 +163,7 @@ def positive_integer(name: str, value: object) -> int:
 
 def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuse a word that means nothing here."""
-    if value not in choices:
+    if not isinstance(value, Hashable) or value not in choices:  # an array is not, for one
         expected = ", ".join(repr(choice) for choice in choices)
         msg = f"{name} is {value!r}: expected one of {expected}"
         raise ValueError(msg)

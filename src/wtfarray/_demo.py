@@ -102,15 +102,23 @@ def draw(
     return figure
 
 
+def _whole(fit: wtf.Factorisation) -> wtf.Factorisation:
+    """Half a demonstration is none: Ctrl-C ends it."""
+    if fit.stopped:
+        raise KeyboardInterrupt
+    return fit
+
+
 def run(out: Path, write: Callable[[str], object] = print, *, progress: bool = True) -> None:
     """Fit, print and draw."""
     X = stacked_images(np.random.default_rng(0))
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=25.0)
     begin = time.perf_counter()
-    wasserstein = wtf.cp(X, RANK, loss, rho=1e-2, rng=0, progress=progress)
+    wasserstein = _whole(wtf.cp(X, RANK, loss, rho=1e-2, rng=0, progress=progress))
     between = time.perf_counter()
     # The squared error has many local minima: the best of five starts.
-    frobenius = wtf.cp(X, RANK, wtf.Frobenius(), rho=1e-6, rng=0, n_init=5, progress=progress)
+    squares: Any = {"rho": 1e-6, "n_init": 5}
+    frobenius = _whole(wtf.cp(X, RANK, wtf.Frobenius(), rng=0, progress=progress, **squares))
     end = time.perf_counter()
 
     write(f"\nCP of {IMAGES} images of {SIDE} x {SIDE} pixels, rank {RANK}\n")

@@ -35,6 +35,12 @@ ENDED = ("reported", "interrupted")
 """Why a solve stopped, if its caller wanted so."""
 FINAL_ITERATIONS = 500
 """Of the inner problem, for the certificate."""
+REASONS = {
+    "stuck": "no further decrease could be found",
+    "reported": "stopped by the callback",
+    "interrupted": "interrupted: the best so far is returned",
+}
+"""Why a fit ended, for a person."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,14 +137,22 @@ def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
 
 def best_of(starts: int, setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
     """The best of several starts; the caller may end them all."""
-    results = []
+    results: list[Factorisation] = []
+    ended = None
     for _ in range(starts):
-        results.append(solve(setup, plan, rng))
-        if results[-1].stopped:
+        try:
+            results.append(solve(setup, plan, rng))
+        except KeyboardInterrupt:  # before this start had anything to show
+            if not results:
+                raise
+            ended = REASONS["interrupted"]
             break
-    best, last = min(results, key=lambda result: result.objective), results[-1]
-    if last.stopped:  # however good an earlier start was, not all that was asked for is done
-        best = replace(best, converged=False, stopped=True, message=last.message)
+        if results[-1].stopped:
+            ended = results[-1].message
+            break
+    best = min(results, key=lambda result: result.objective)
+    if ended is not None:  # however good an earlier start was, not all that was asked for is done
+        best = replace(best, converged=False, stopped=True, message=ended)
     return best
 
 
@@ -379,15 +393,18 @@ def _descent(
     return blocks, reason
 
 
-def _certify(problem: Problem, blocks: list[Array], share: float) -> TermValue:
+def _certify(
+    problem: Problem, blocks: list[Array], share: float, iterations: int = FINAL_ITERATIONS
+) -> TermValue:
     """The objective of some blocks, its gap at most ``share`` of it if that can be had."""
     model = problem.tensor(blocks)
     entropy = sum(problem.block_entropy(blocks, k) for k in range(len(blocks)))
     scale = sum(term.scale for term in problem.terms)
-    rough = [term.evaluate(model, 0.1 * term.scale, 200) for term in problem.terms]
+    few = min(200, iterations)
+    rough = [term.evaluate(model, 0.1 * term.scale, few) for term in problem.terms]
     total = sum(value.value + value.error for value in rough) + entropy
     allowed = share * max(abs(total), scale) / len(problem.terms)
-    exact = [term.certify(model, allowed, FINAL_ITERATIONS) for term in problem.terms]
+    exact = [term.certify(model, allowed, iterations) for term in problem.terms]
     gap = sum(value.gap for value in exact)
     value = sum(value.value for value in exact) + entropy
     return TermValue(value, gap, gap, exact[0].gradient, gap <= share * max(abs(value), scale))
@@ -404,7 +421,11 @@ def _finish(
     """Certify the objective and put the result together."""
     for term in problem.terms:
         term.set_level(1.0)
-    value = _certify(problem, blocks, 0.5 * CERTIFIED)
+    try:
+        value = _certify(problem, blocks, 0.5 * CERTIFIED)
+    except KeyboardInterrupt:
+        reason = "interrupted"
+        value = _certify(problem, blocks, math.inf, 1)
     evaluations = sum(term.evaluations for term in problem.terms)
     if journal.records:
         evaluations = max(evaluations, journal.records[-1].evaluations)
@@ -440,10 +461,8 @@ def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
     steps = "three steps" if plan.solver == "envelope" else "a sweep"
     why = {
         "tolerance": f"the objective fell by less than tol = {plan.tol:g} in {steps}",
-        "stuck": "no further decrease could be found",
         "iterations": f"stopped after max_iter = {plan.max_iter}: increase it or loosen `tol`",
-        "reported": "stopped by the callback",
-        "interrupted": "interrupted: the best so far is returned",
+        **REASONS,
     }[reason]
     text = f"{why}; relative duality gap {gap:.1e}"
     if not certified:

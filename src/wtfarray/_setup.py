@@ -171,7 +171,8 @@ def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, 
     if not isinstance(rho, Sequence):
         return (positive_number("rho", rho),) * blocks
     if len(rho) not in (modes, blocks):
-        msg = f"rho has {len(rho)} entries: expected a number, or {modes} or {blocks} of them"
+        counts = " or ".join(map(str, sorted({modes, blocks})))
+        msg = f"rho has {len(rho)} entries: expected a number, or {counts} of them"
         raise ValueError(msg)
     numbers = tuple(positive_number(f"rho[{k}]", value) for k, value in enumerate(rho))
     return numbers + numbers[-1:] * (blocks - len(numbers))

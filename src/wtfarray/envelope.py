@@ -88,12 +88,12 @@ def minimise(
         goal, limit = (tol, max_iter) if last else (1e-3, 40)
         reason = "iterations"
         while progress.n_iter < limit:
-            if progress.small_steps >= 3:
-                reason = "tolerance"
-                break
-            moved = _step(objective, pairs, progress, goal)
+            slow = progress.small_steps >= 3
+            moved = None if slow else _step(objective, pairs, progress, goal)
+            if moved is None and last:
+                moved = _raise(objective, pairs, progress, goal)
             if moved is None:
-                reason = "stuck"
+                reason = "tolerance" if slow else "stuck"
                 break
             progress = moved
             if progress.failures == 0 and report(progress, pairs):
@@ -148,7 +148,7 @@ def _step(
     decrease = max(drop, 1e-12 * magnitude)
     if drop <= 0:
         decrease = 0.5 * min(progress.decrease, -slope)
-    small = drop < goal * max(magnitude, sum(t.scale for t in objective.problem.terms))
+    small = drop < _smallest_drop(objective, base, goal)
     return Progress(
         progress.level,
         progress.n_iter + 1,
@@ -158,6 +158,32 @@ def _step(
         progress.small_steps + 1 if small else 0,
         0,
     )
+
+
+def _raise(
+    objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float
+) -> Progress | None:
+    """Raise entries that are stuck next to 0; None if that would not pay."""
+    base = progress.current
+    worthwhile = _smallest_drop(objective, base, goal)
+    raised, gain = objective.raised(base.point)
+    if gain < worthwhile:
+        return None
+    duals = objective.duals()
+    for t in (1.0, 0.3, 0.1):
+        x = base.point.x + t * (raised - base.point.x)
+        new = objective.evaluate(x, KAPPA * worthwhile)
+        drop = base.point.value - new.point.value
+        if new.point.finite and new.converged and drop >= worthwhile:
+            pairs.renew(new.point)
+            return Progress(progress.level, progress.n_iter + 1, new, drop, 1.0, 0, 0)
+        objective.restore(duals)
+    return None
+
+
+def _smallest_drop(objective: JointObjective, base: Evaluation, goal: float) -> float:
+    """A smaller one does not count as progress."""
+    return goal * max(abs(base.point.value), sum(t.scale for t in objective.problem.terms))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+except ModuleNotFoundError as error:
+    msg = "wtfarray.jax needs JAX: pip install 'wtfarray[jax]'"
+    raise ModuleNotFoundError(msg, name=error.name) from error
 
 from wtfarray._arrays import (
     as_floating,
@@ -106,6 +111,9 @@ def wasserstein_loss(
     one_of("reduction", reduction, REDUCTIONS)
     X, Y = _array("X", X), _array("Y", Y)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
+    if math.prod(X.shape) == 0:
+        msg = f"X has shape {tuple(X.shape)}: expected at least one mode, none empty"
+        raise ValueError(msg)
     check_shape("Y", Y, tuple(X.shape))
     same_dtype("Y", Y, "X", X)
     tol = training_tolerance(tol, Y)
@@ -204,7 +212,7 @@ def _compiled(
     # What `prepare` would refuse: solved for ones instead, and marked in the end.
     unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
     refused = jnp.any(unsound | stranded(problem, Y), axis=tuple(range(1, Y.ndim)))
-    refused = refused | wrong_mass(problem, Y)
+    refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
     problem = problem_at(settings.eps, data)
     Y = of_equal_mass(problem, Y)

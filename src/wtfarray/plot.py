@@ -194,13 +194,14 @@ def convergence(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
     told = excess > gap[-1]
     ax.plot(seconds[told], excess[told], color=blue, label="objective minus its last value")
     exact = gap > 0
-    ax.plot(
-        seconds[exact],
-        gap[exact],
-        STYLES[1],
-        color=vermilion,
-        label="duality gap at the present atoms",
-    )
+    if exact.any():
+        ax.plot(
+            seconds[exact],
+            gap[exact],
+            STYLES[1],
+            color=vermilion,
+            label="duality gap at the present atoms",
+        )
     if exact[-1]:
         ax.plot(seconds[-1:], gap[-1:], "o", color=vermilion, label="gap of the result")
     ax.set_yscale("log")

@@ -10,11 +10,14 @@ from array_api_compat import array_namespace
 
 from wtfarray._host import to_host
 from wtfarray._typing import Array
-from wtfarray.legendre import Constraint
+from wtfarray.legendre import Constraint, constrained_axes
 from wtfarray.models import Model
 from wtfarray.optimize._objective import Point
-from wtfarray.sphere import from_sphere, pull_back, to_sphere
+from wtfarray.sphere import from_sphere, pull_back, push_forward, to_sphere
 from wtfarray.term import Term
+
+STUCK, RAISED = 1e-3, 1e-2
+"""Entries below the first share of their group's mean may be stuck and are raised to the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +145,29 @@ class JointObjective:
             sum(v.gap for v in values),
             all(v.converged for v in values),
         )
+
+    def raised(self, point: Point) -> tuple[Array, float]:
+        """
+        The point with entries raised that are stuck next to 0, and what that may gain.
+
+        The gradient in p vanishes with p: an entry that has come too close to 0 can hardly leave it
+        although the objective falls that way. It goes to where its own entropy balances the slope
+        of the rest, but not far from 0.
+        """
+        xp = array_namespace(point.x)
+        parts, gain = [], 0.0
+        vectors = (self._split(vector) for vector in (point.x, point.gradient))
+        for k, p, pulled in zip(self.problem.free, *vectors, strict=True):
+            block, slope = push_forward(p, pulled, self.problem.constraints[k])
+            axes = constrained_axes(self.problem.constraints[k], p.ndim)
+            mean = xp.mean(block, axis=axes, keepdims=True)
+            exponent = xp.clip(slope * (-1.0 / self.problem.rho[k]), 0.0, 40.0)
+            goal = xp.minimum(block * xp.exp(exponent), RAISED * mean)
+            goal = xp.where((block < STUCK * mean) & (goal > block), goal, block)
+            gain += float(xp.sum((block - goal) * slope))
+            factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
+            parts.append(xp.reshape(p * factor, (-1,)))
+        return xp.concat(parts), gain
 
     def duals(self) -> list[Array]:
         """Where the inner problems stand."""

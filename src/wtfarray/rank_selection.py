@@ -227,6 +227,10 @@ class _Chain:
         if left_out is not None:
             kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
             self.X, self.left_out = _take(X, kept), _take(X, left_out)
+            for some in (self.X, self.left_out):
+                if not bool(array_namespace(some).any(some > 0)):
+                    msg = "held_out leaves a part of X that is zero everywhere: take fewer folds"
+                    raise ValueError(msg)
         self.last: Factorisation | None = None
         self._rng = rng
 

@@ -31,3 +31,14 @@ def pull_back(p: Array, block: Array, gradient: Array, constraint: Constraint) -
         return 2.0 * p * gradient
     tangent = gradient - xp.sum(block * gradient, axis=axes, keepdims=True)
     return 2.0 * p * tangent / xp.sum(p * p, axis=axes, keepdims=True)
+
+
+def push_forward(p: Array, pulled: Array, constraint: Constraint) -> tuple[Array, Array]:
+    """The block that p stands for, and its gradient along the constraint; undoes `pull_back`."""
+    xp = array_namespace(p)
+    axes = constrained_axes(constraint, p.ndim)
+    some = p != 0
+    gradient = xp.where(some, 0.5 * pulled / xp.where(some, p, 1.0), 0.0)
+    if axes is not None:
+        gradient = gradient * xp.sum(p * p, axis=axes, keepdims=True)
+    return from_sphere(p, constraint), gradient

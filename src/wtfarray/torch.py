@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    msg = "wtfarray.torch needs torch: pip install 'wtfarray[torch]'"
+    raise ModuleNotFoundError(msg, name=error.name) from error
 
 from wtfarray._arrays import instance_of, one_of
 from wtfarray.losses import Wasserstein

@@ -9,6 +9,9 @@ def main() -> None:
     """Run the command; without its packages, say in one line how to get them."""
     try:
         from wtfarray.cli.commands import command
+    except KeyboardInterrupt:
+        sys.stderr.write("wtfarray: interrupted, nothing was written\n")
+        sys.exit(130)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("click", "rich"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -33,32 +34,41 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
     size : tuple of int or None
         Rows and columns to which images are brought.
     """
-    if path.is_dir():
-        array = _read_images(path, size)
-    else:
-        readers: dict[str, Callable[[Path, str | None], Real]] = {
-            ".npy": _read_npy,
-            ".npz": _read_npz,
-            ".csv": _read_csv,
-            ".mat": _read_mat,
-        }
-        if path.suffix.lower() not in readers:
-            known = ", ".join(readers)
-            msg = f"{path} has suffix {path.suffix!r}: expected {known} or a folder of images"
-            raise ValueError(msg)
-        array = readers[path.suffix.lower()](path, key)
-    if array.dtype.kind not in "biuf":
-        msg = f"{path} holds {array.dtype}: expected real numbers"
+    readers: dict[str, Callable[[Path], Real]] = {
+        ".npy": _read_npy,
+        ".npz": lambda path: _read_npz(path, key),
+        ".csv": _read_csv,
+        ".mat": lambda path: _read_mat(path, key),
+    }
+    suffix = path.suffix.lower()
+    if not path.is_dir() and suffix not in readers:
+        known = ", ".join(readers)
+        msg = f"{path} has suffix {path.suffix!r}: expected {known} or a folder of images"
+        raise ValueError(msg)
+    if key is not None and (path.is_dir() or suffix in (".npy", ".csv")):
+        msg = f"--key is {key!r}, but {path} holds a single array: expected no key"
+        raise ValueError(msg)
+    try:
+        array = _read_images(path, size) if path.is_dir() else readers[suffix](path)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        msg = f"{path} cannot be read: {str(error) or type(error).__name__}"
+        raise ValueError(msg) from error
+    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "biuf":
+        found = f"{array.dtype}, {array.ndim}-d" if isinstance(array, np.ndarray) else "no array"
+        msg = f"{path} holds {found}: expected an array of real numbers"
         raise TypeError(msg)
     return array
 
 
-def _read_npy(path: Path, key: str | None) -> Real:
-    _no_key(path, key)
+def _read_npy(path: Path) -> Real:
     array: Real = np.load(path, allow_pickle=False)
     if not isinstance(array, np.ndarray):
         msg = f"{path} is not an .npy file"
-        raise TypeError(msg)
+        raise ValueError(msg)  # noqa: TRY004
     return array
 
 
@@ -71,19 +81,21 @@ def _read_npz(path: Path, key: str | None) -> Real:
     return array
 
 
-def _read_csv(path: Path, key: str | None) -> Real:
-    _no_key(path, key)
+def _read_csv(path: Path) -> Real:
+    encoding = "utf-8-sig"  # a mark at the beginning, as spreadsheets write it, is no number
+    with path.open(encoding=encoding) as file:
+        names = not any(_is_number(field) for field in file.readline().split(","))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an empty file is refused later
-        try:
-            return np.loadtxt(path, delimiter=",", ndmin=2)
-        except ValueError:
-            pass
-        try:
-            return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=1)  # names of columns
-        except ValueError as error:
-            msg = f"{path}: {error}"
-            raise ValueError(msg) from None
+        return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=int(names), encoding=encoding)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_mat(path: Path, key: str | None) -> Real:
@@ -108,12 +120,6 @@ def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
     raise ValueError(msg)
 
 
-def _no_key(path: Path, key: str | None) -> None:
-    if key is not None:
-        msg = f"--key is {key!r}, but {path} holds a single array: expected no key"
-        raise ValueError(msg)
-
-
 def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
     """Grey values (n, h, w) of the images of a folder, in the order of their names."""
     try:
@@ -126,12 +132,23 @@ def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
         msg = f"{folder} holds no images: expected files {', '.join(IMAGES)}"
         raise ValueError(msg)
     images: list[Real] = []
+    depths: list[str] = []
     for path in paths:
-        with Image.open(path) as image:
-            grey = image.convert("L").convert("F")  # whose means are not rounded
-            if size is not None and len(size) == 2:
-                grey = grey.resize((size[1], size[0]), Image.Resampling.BOX)
-            images.append(np.asarray(grey, dtype=np.float64))
+        try:
+            with Image.open(path) as image:
+                # Beyond eight bits values are kept: a conversion to "L" would cut them off.
+                depths.append(image.mode if image.mode[0] in "IF" else "8 bits")
+                grey = image.convert("I" if image.mode[0] == "I" else "L")
+                grey = (image if image.mode == "F" else grey).convert("F")  # means not rounded
+                if size is not None and len(size) == 2:
+                    grey = grey.resize((size[1], size[0]), Image.Resampling.BOX)
+                images.append(np.asarray(grey, dtype=np.float64))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            msg = f"{path} cannot be read: {error}"
+            raise ValueError(msg) from error
+        if depths[-1] != depths[0]:
+            msg = f"{path} has {depths[-1]} and {paths[0].name} {depths[0]}: expected one depth"
+            raise ValueError(msg)
         if images[-1].shape != images[0].shape:
             found, first = ("x".join(map(str, i.shape)) for i in (images[-1], images[0]))
             msg = (
@@ -215,6 +232,13 @@ def check_output(name: str, path: Path | None, suffixes: Sequence[str]) -> None:
     if path.suffix.lower() not in suffixes:
         msg = f"{name} is {path}: expected a file {' or '.join(suffixes)}"
         raise ValueError(msg)
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         msg = f"{name} is {path}, but there is no folder {path.parent}"
         raise ValueError(msg)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        msg = f"{name} is {path}, but nothing can be written there: {error.strerror}"
+        raise ValueError(msg) from None

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from rich.console import Console
 
 import wtfarray as wtf
@@ -133,8 +134,8 @@ def command() -> None:
 @click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
 @click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
 @click.option("--tol", type=float, default=1e-6, help="Least relative decrease of the objective.")
-@click.option("--max-iter", type=int, default=300)
-@click.option("--seed", type=int, default=0, help="Of the start.")
+@click.option("--max-iter", type=click.IntRange(min=1), default=300)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the start.")
 @click.option(
     "--init",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -212,7 +213,8 @@ def fit(
     if not quiet:
         Console().print(summary(result, *(path for path in (out, figure) if path is not None)))
     if interrupted:
-        click.echo(f"wtfarray: interrupted; {_how_to_go_on(options['checkpoint'], out)}", err=True)
+        advice = _how_to_go_on(options["checkpoint"], options["solver"], out)
+        click.echo(f"wtfarray: interrupted; {advice}", err=True)
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
 
@@ -226,6 +228,11 @@ def _loss(
     lam: float,
 ) -> wtf.Loss:
     if name != "wasserstein":
+        context = click.get_current_context()
+        for option in ("cost", "eps", "lam"):
+            if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+                msg = f"--{option} was given with --loss {name}: expected --loss wasserstein"
+                raise ValueError(msg)
         return wtf.Frobenius() if name == "frobenius" else wtf.KullbackLeibler()
     if len(shape) < 2 and grid is None:
         msg = f"the data have shape {shape}: expected samples and at least one more mode"
@@ -236,10 +243,11 @@ def _loss(
     return wtf.Wasserstein(matrix, eps, lam, modes=(tuple(range(1, len(shape))),))
 
 
-def _how_to_go_on(checkpoint: Path | None, out: Path) -> str:
+def _how_to_go_on(checkpoint: Path | None, solver: str, out: Path) -> str:
     if checkpoint is not None and checkpoint.exists():
         return "the same command goes on from the checkpoint"
-    return f"to go on from these factors, add --init {out}; to lose nothing next time, --checkpoint"
+    advice = f"to go on from these factors, add --init {out}"
+    return advice if solver == "dual" else f"{advice}; to lose nothing next time, --checkpoint"
 
 
 def _figure_suffixes() -> list[str]:
@@ -276,7 +284,7 @@ def _draw(result: wtf.Factorisation, path: Path) -> None:
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 @_data_options
 @click.option("--tol", type=float, default=1e-9, help="Least relative decrease of the objective.")
-@click.option("--max-iter", type=int, default=1000)
+@click.option("--max-iter", type=click.IntRange(min=1), default=1000)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

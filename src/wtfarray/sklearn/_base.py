@@ -57,7 +57,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         init: str | None = None,
         n_init: int = 1,
         max_iter: int = 300,
-        tol: float = 1e-4,
+        tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_components = n_components

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from array_api_compat import is_array_api_obj
+
 from wtfarray._arrays import positive_integer
 from wtfarray._typing import Array
 from wtfarray.costs import grid_cost
@@ -19,9 +22,13 @@ Cost = str | Array | Sequence[Array]
 def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None) -> tuple[int, ...]:
     """The grid on which the features of a matrix lie, in C order."""
     if grid_shape is not None:
-        sizes = (grid_shape,) if isinstance(grid_shape, int) else tuple(grid_shape)
+        sizes = (grid_shape,) if isinstance(grid_shape, (int, np.integer)) else tuple(grid_shape)
         shape = tuple(positive_integer(f"grid_shape[{k}]", n) for k, n in enumerate(sizes))
     elif isinstance(cost, (list, tuple)):
+        for k, matrix in enumerate(cost):
+            if not is_array_api_obj(matrix):
+                msg = f"cost[{k}] is a {type(matrix).__name__}: expected an array for every axis"
+                raise TypeError(msg)
         shape = tuple(int(matrix.shape[0]) for matrix in cost)
     else:
         shape = (n_features,)

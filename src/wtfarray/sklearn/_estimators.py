@@ -56,7 +56,7 @@ class WassersteinNMF(WassersteinDecomposition):
         Number of starts; the best is kept.
     max_iter : int, default 300
         Iterations at most.
-    tol : float, default 1e-4
+    tol : float, default 1e-5
         Stop when the objective falls by less than this, relatively.
     random_state : int, numpy.random.RandomState or None
         Seed of the start.
@@ -103,7 +103,7 @@ class WassersteinNMF(WassersteinDecomposition):
         init: str | None = None,
         n_init: int = 1,
         max_iter: int = 300,
-        tol: float = 1e-4,
+        tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(
