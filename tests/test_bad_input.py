@@ -115,6 +115,14 @@ class TestValues:
             arrays[name] = array(values)
             FUNCTIONS[function](arrays)
 
+    @pytest.mark.parametrize(("function", "name"), DATA)
+    @pytest.mark.parametrize("scale", [1e-300, 1e300])
+    def test_too_small_or_too_large_to_multiply(self, array, function, name, scale):
+        expected = rf"{re.escape(name)} sums to .*: expected 1e-154 to 1e\+154"
+        with refused(array, ValueError, expected) as arrays:
+            arrays[name] = arrays[name] * scale
+            FUNCTIONS[function](arrays)
+
     def test_several_places_are_counted(self, array):
         X = valid()["X"]
         X[0, 1, 2] = X[2, 0, 0] = X[2, 1, 3] = -1.0

@@ -101,6 +101,9 @@ def test_jit():
     values, gradient = compiled(X, bad)
     assert jnp.isnan(values).tolist() == [False, True, False]
     assert jnp.isnan(gradient).tolist() == [[i == 1] * 4 for i in range(3)]
+    assert jnp.isnan(compiled(0.0 * X, Y)[0]).all()
+    with pytest.raises(ValueError, match=r"X has shape \(0, 4\): expected at least one mode"):
+        compiled(X[:0], Y[:0])
     kept = to_numpy(values)[[0, 2]]
     np.testing.assert_allclose(kept, to_numpy(expected[0])[[0, 2]], rtol=1e-10)
 

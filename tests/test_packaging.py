@@ -121,6 +121,14 @@ def test_works_without_extras(package):
         X = np.random.default_rng(0).dirichlet(np.ones(6), 4)
         fit = wtf.nmf(X, 2, wtf.Wasserstein(wtf.grid_cost(6), eps=0.1, lam=1.0), rng=0)
         assert fit.converged
+
+        for name in ("torch", "jax", "sklearn"):
+            try:
+                __import__("wtfarray." + name)
+            except ImportError as error:
+                assert "pip install 'wtfarray[" + name + "]'" in str(error), error
+            else:
+                raise AssertionError(name)
         """
     )
 

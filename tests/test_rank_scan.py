@@ -194,6 +194,11 @@ class TestScan:
         assert rank_selection._excess(loss, X, X[::-1]) > 1e-2
 
     @numpy_only
+    def test_a_fold_without_mass_is_refused_before_the_work(self):
+        X = np.concatenate([bumps(5), np.zeros((1, 12))])
+        with pytest.raises(ValueError, match="held_out leaves a part of X that is zero everywhere"):
+            wtf.rank_scan(X, [1], LOSS, held_out=6, progress=False)
+
     def test_the_held_out_loss_is_that_of_projections(self):
         X, loss = bumps(), wtf.KullbackLeibler()
         scan = wtf.rank_scan(X, [2], loss, n_seeds=1, held_out=0.25, rng=5, tol=1e-8)

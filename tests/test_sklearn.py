@@ -246,7 +246,11 @@ class TestCost:
         X = images()
         points = np.stack(np.meshgrid(np.arange(6), np.arange(6), indexing="ij"), axis=-1)
         dense = wtf.point_cost(points.reshape(36, 2).astype(float))
-        options = [{"grid_shape": (6, 6)}, {"cost": list(wtf.grid_cost(6, 6))}, {"cost": dense}]
+        options = [
+            {"grid_shape": (6, 6)},
+            {"cost": list(wtf.grid_cost(6, 6))},
+            {"cost": dense},
+        ]
         models = [WassersteinNMF(**FAST, **o).fit(X.reshape(12, 36)) for o in options]
         models.append(WassersteinCP(**FAST, cost=dense).fit(X))
         assert [len(model.loss_.costs) for model in models] == [2, 2, 1, 1]
@@ -264,6 +268,10 @@ class TestCost:
         ]
         assert losses[0].costs[0][0, 2] == pytest.approx(4 * losses[0].costs[0][0, 1])
         assert losses[1].costs[0][0, 2] == pytest.approx(2 * losses[1].costs[0][0, 1])
+
+    def test_size_of_a_line_as_a_numpy_integer(self):
+        a, b = (WassersteinNMF(grid_shape=n, **FAST).fit(bumps()) for n in (np.int64(16), None))
+        np.testing.assert_array_equal(a.components_, b.components_)
 
     def test_balanced(self):
         model = WassersteinNMF(lam=np.inf, **FAST).fit(3.0 * bumps())
@@ -286,10 +294,12 @@ class TestCost:
             ({"n_init": 0}, "n_init is 0"),
             ({"n_components": 0}, "n_components is 0"),
             ({"init": "best"}, "init is 'best': expected one of"),
+            ({"init": np.ones((16, 2))}, r"(?s)init is array.*: expected one of"),
+            ({"cost": np.eye(16).tolist()}, r"cost\[0\] is a list: expected an array"),
         ],
     )
     def test_bad_parameters(self, parameters, message):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             WassersteinNMF(**parameters).fit(bumps())
 
     def test_bad_parameters_of_tucker(self):
