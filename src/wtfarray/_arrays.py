@@ -35,6 +35,9 @@ def _namespace(name: str, array: Array) -> Namespace:
     if isinstance(array, np.ma.MaskedArray):
         msg = f"{name} is a masked array: expected a plain array; fill the masked entries first"
         raise TypeError(msg)
+    if isinstance(array, np.matrix):
+        msg = f"{name} is a matrix, whose * is another: expected a plain array, np.asarray of it"
+        raise TypeError(msg)
     if isinstance(array, np.ndarray) and array.dtype == object:
         msg = f"{name} has dtype object: expected float32, float64, an integer or a bool dtype"
         raise TypeError(msg)

@@ -101,6 +101,14 @@ class Journal:
             objective = min(objective, self.records[-1].objective)
         self.records.append(Record(self.seconds, objective, gap, evaluations))
 
+    def certified(self, objective: float, gap: float, evaluations: int) -> float:
+        """Keep the certified value, below which no step can have been; how far one was, if so."""
+        known = self.records
+        off = objective - known[-1].objective if known else 0.0
+        self.records = [replace(r, objective=max(r.objective, objective)) for r in known]
+        self.records.append(Record(self.seconds, objective, gap, evaluations))
+        return off
+
     def step(
         self,
         objective: float,
@@ -117,7 +125,12 @@ class Journal:
         if self._plan.callback is None:
             return False
         state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, blocks)
-        return self._plan.callback(state) is True
+        return wants_to_stop(self._plan.callback(state))
+
+
+def wants_to_stop(answer: object) -> bool:
+    """Whether a callback has returned True, Python's or NumPy's; other answers mean nothing."""
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:
@@ -370,24 +383,25 @@ def _descent(
     latest = [blocks]
 
     def report(sweep: Sweep) -> bool:
-        latest[0] = list(sweep.blocks)
+        latest[0] = blocks = list(sweep.blocks)
         return journal.step(
-            sweep.objective, sweep.gap, 1.0, sweep.evaluations, lambda: list(sweep.blocks)
+            sweep.objective, sweep.gap, 1.0, sweep.evaluations, lambda: list(blocks)
         )
 
     weights = getattr(term, "weights", None)
     try:
-        blocks, term.dual, reason = descend(
+        blocks, g, reason = descend(
             problem,
             bound,
             weights,
             blocks,
-            term.dual,
+            term.free,
             objective,
             tol=plan.tol,
             max_iter=plan.max_iter,
             report=report,
         )
+        term.warm(g)
     except KeyboardInterrupt:
         blocks, reason = latest[0], "interrupted"
     return blocks, reason
@@ -429,8 +443,9 @@ def _finish(
     evaluations = sum(term.evaluations for term in problem.terms)
     if journal.records:
         evaluations = max(evaluations, journal.records[-1].evaluations)
-    journal.record(value.value, value.gap, evaluations)
     scale = max(abs(value.value), sum(term.scale for term in problem.terms))
+    if journal.certified(value.value, value.gap, evaluations) > CERTIFIED * scale:
+        reason = reason if reason in ENDED else "unsolved"  # steps were judged by wrong values
     certified = value.gap <= CERTIFIED * scale
     converged = reason in ("tolerance", "stuck") and certified
     if converged and plan.checkpoint is not None:
@@ -458,10 +473,14 @@ def _finish(
 
 
 def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
-    steps = "three steps" if plan.solver == "envelope" else "a sweep"
+    joint = plan.solver == "envelope"
+    steps = "three steps" if joint else "a sweep"
+    what = "an inner problem" if joint else "a block"
+    instead = "'dual'" if joint else "'envelope', a larger rho"
     why = {
         "tolerance": f"the objective fell by less than tol = {plan.tol:g} in {steps}",
         "iterations": f"stopped after max_iter = {plan.max_iter}: increase it or loosen `tol`",
+        "unsolved": f"{what} could not be solved: choose solver={instead} or a larger eps",
         **REASONS,
     }[reason]
     text = f"{why}; relative duality gap {gap:.1e}"

@@ -17,6 +17,8 @@ from wtfarray.problem import Problem
 
 LARGE = 20_000_000
 """Dual variables of more entries than this are found without a history."""
+SOLVED = 1e-3
+"""The largest share of the objective that may be left to gain in a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +52,19 @@ def descend(
 
     A block is solved to a duality gap that is small against what a sweep gains; a step that would
     raise the objective is refused. ``report`` sees every sweep and ends the solve by
-    returning True. Returns the blocks, the dual variable, and why it stopped.
+    returning True. Returns the blocks, the dual variable, and why it stopped: "tolerance",
+    "iterations", "reported", or "unsolved" if nothing was gained but blocks have a large gap.
     """
     blocks = list(blocks)
     scale = sum(term.scale for term in problem.terms)
     precision, evaluations = 1e-3, 0
     for sweep in range(1, max_iter + 1):
-        before, gap = objective, 0.0
+        before, gap, solved = objective, 0.0, True
         for k in problem.free:
             allowed = precision * max(abs(objective), scale)
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
+            solved = solved and found.gap <= max(allowed, SOLVED * max(abs(objective), scale))
             if found.objective <= objective:
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective
@@ -68,7 +72,7 @@ def descend(
             return blocks, g, "reported"
         magnitude = max(abs(objective), scale)
         if gain <= tol * magnitude and precision <= tol:
-            return blocks, g, "tolerance"
+            return blocks, g, "tolerance" if solved else "unsolved"
         if gain <= 10.0 * precision * magnitude:
             precision = max(0.1 * precision, min(0.1 * tol, precision))
     return blocks, g, "iterations"

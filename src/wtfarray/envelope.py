@@ -25,6 +25,8 @@ MEMORY = 20
 TRIALS = 10
 KAPPA = 0.03
 """Inner error allowed, as a share of the decrease that is expected."""
+SLIGHT = 1e-3
+"""Where a step promises less than this share of the objective, there is little left to gain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,8 @@ def minimise(
     ``report`` sees every accepted step and ends the solve by returning True; what it saw is what
     ``resume`` takes to go on from there. ``curvature`` is what `CurvaturePairs.export` gave of a
     problem that is much the same. Returns the last point and why it is the last:
-    "tolerance", "iterations", "stuck" or "reported".
+    "tolerance", "iterations", "reported", "stuck" if no step leads down, or "unsolved" if none was
+    found because the inner problems were not solved well enough.
     """
     scale = sum(term.scale for term in objective.problem.terms)
     reason = "iterations"
@@ -88,18 +91,26 @@ def minimise(
         goal, limit = (tol, max_iter) if last else (1e-3, 40)
         reason = "iterations"
         while progress.n_iter < limit:
-            slow = progress.small_steps >= 3
-            moved = None if slow else _step(objective, pairs, progress, goal)
-            if moved is None and last:
-                moved = _raise(objective, pairs, progress, goal)
-            if moved is None:
-                reason = "tolerance" if slow else "stuck"
+            moved = _advance(objective, pairs, progress, goal, last=last)
+            if isinstance(moved, str):
+                reason = moved
                 break
             progress = moved
             if progress.failures == 0 and report(progress, pairs):
                 return progress.current.point.x, "reported"
         x = progress.current.point.x
     return x, reason
+
+
+def _advance(
+    objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float, *, last: bool
+) -> Progress | str:
+    """One iteration, or why there is none."""
+    slow = progress.small_steps >= 3
+    moved = "tolerance" if slow else _step(objective, pairs, progress, goal)
+    if isinstance(moved, str) and last:
+        return _raise(objective, pairs, progress, goal) or moved
+    return moved
 
 
 def _evaluate_first(objective: JointObjective, x: Array, tolerance: float) -> Evaluation:
@@ -119,20 +130,21 @@ def new_pairs(point: Point) -> CurvaturePairs:
 
 def _step(
     objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float
-) -> Progress | None:
-    """One iteration; None when nothing more can be gained."""
+) -> Progress | str:
+    """One iteration; "stuck" or "unsolved" when nothing more can be gained."""
     base = progress.current
     direction, slope = pairs.direction(base.point)
     if not slope < 0:
         pairs.clear()
         direction, slope = pairs.direction(base.point)
     if not slope < 0:
-        return None
+        return "stuck" if base.converged else "unsolved"
     found = _search(objective, pairs, progress, direction, slope)
     if found.accepted is None:
         objective.restore(found.duals)
         if progress.failures == 3:
-            return None
+            slight = -slope <= SLIGHT * _smallest_drop(objective, base, 1.0)
+            return "stuck" if found.sound or slight else "unsolved"
         pairs.clear()
         return replace(
             progress,
@@ -196,6 +208,8 @@ class _Found:
     tightness: float
     duals: list[Array]
     """Where the inner problems of the base stand."""
+    sound: bool = True
+    """Whether the values by which the shortest step was refused are to be trusted."""
 
 
 def _search(
@@ -243,4 +257,4 @@ def _search(
         curvature = rise - slope * t
         best = -slope * t * t / (2.0 * curvature) if curvature > 0 else 0.5 * t
         t = min(max(best, 0.1 * t), 0.5 * t)
-    return _Found(base, None, tightness, duals)
+    return _Found(base, None, tightness, duals, base.converged and new.converged)

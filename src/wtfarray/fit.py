@@ -238,9 +238,16 @@ def _checkpoint(path: str | PathLike[str], setup: Setup, init: object, rng: obje
         arrays += given_blocks(setup, init)
     arguments = (
         *(setup.kind, setup.model, setup.shapes, setup.rho, setup.constraints, setup.free),
-        *(setup.losses, init if named else "given", rng if isinstance(rng, int) else None),
+        *(setup.losses, init if named else "given", _seed(rng)),
     )
     return Checkpoint(path, arrays, arguments)
+
+
+def _seed(rng: object) -> object:
+    """What a start depends on, to compare seeds by."""
+    if isinstance(rng, np.random.Generator):
+        return repr(rng.bit_generator.state)
+    return None if rng is None else repr(np.asarray(rng).tolist())
 
 
 def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:

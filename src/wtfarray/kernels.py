@@ -70,6 +70,10 @@ class GibbsKernel:
         finite = tuple(xp.astype(xp.isfinite(cost), dtype) for cost in self.costs)
         return GibbsKernel(self.costs, self.eps, finite).apply(xp.astype(targets, dtype)) > 0
 
+    def reached(self, sources: Array) -> Array:
+        """What, (N, m_1, ..., m_t) bool, can be reached from some of the ``sources``."""
+        return GibbsKernel(tuple(cost.mT for cost in self.costs), self.eps, ()).reaches(sources)
+
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
         xp = array_namespace(sources)

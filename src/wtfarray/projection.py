@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays import as_data, common_namespace, follow, positive_integer, positive_number
+from wtfarray._host import to_host
 from wtfarray._run import Plan, solve
 from wtfarray._setup import Setup, is_sampled
-from wtfarray._typing import Array
+from wtfarray._typing import Array, Namespace
 from wtfarray.init import feasible, kl_steps
 from wtfarray.losses import LossSum
 from wtfarray.models import CPModel
-from wtfarray.tensor import khatri_rao, mode_products
+from wtfarray.tensor import khatri_rao, mode_products, per_sample
 
 if TYPE_CHECKING:
     from wtfarray.result import Factorisation
@@ -45,17 +47,44 @@ def project(
     atoms = follow("the fit", fitted_atoms(fit), xp, X.dtype, device_of(X))
     rank = atoms.shape[1]
     model = CPModel(2, learns_weights=False)
-    shapes = ((X.shape[0], rank), tuple(atoms.shape))
     constraints = (fit.constraints[0], None)
     rho = (fit.rho[0], fit.rho[0])
-    setup = Setup("nmf", X, losses, model, shapes, constraints, rho, (0,), None)
-    first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
-    start = kl_steps(model, X, [feasible(first, constraints[0]), atoms], constraints, (0,))
-    plan = Plan(fit.loss, start, "envelope", tol, max_iter, None, None, progress, None)
-    result = solve(setup, plan, np.random.default_rng(0))
-    if not result.converged:
-        warnings.warn(f"project: {result.message}", stacklevel=3)
-    return result.factors[0]
+    groups = _of_like_mass(to_host(per_sample(X)))
+    found, problems = [], []
+    for group in groups:
+        some = X if len(groups) == 1 else xp.take(X, _indices(group, X, xp), axis=0)
+        shapes = ((some.shape[0], rank), tuple(atoms.shape))
+        setup = Setup("nmf", some, losses, model, shapes, constraints, rho, (0,), None)
+        first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
+        start = kl_steps(model, some, [feasible(first, constraints[0]), atoms], constraints, (0,))
+        plan = Plan(fit.loss, start, "envelope", tol, max_iter, None, None, progress, None)
+        result = solve(setup, plan, np.random.default_rng(0))
+        found.append(result.factors[0])
+        if not result.converged:
+            problems.append(result.message)
+    if problems:
+        warnings.warn(f"project: {problems[0]}", stacklevel=3)
+    if len(groups) == 1:
+        return found[0]
+    back = np.argsort(np.concatenate(groups))
+    return xp.take(xp.concat(found), _indices(back, X, xp), axis=0)
+
+
+def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
+    """
+    The samples in groups in each of which the masses differ a hundredfold at most.
+
+    One tolerance serves a group: next to a much heavier one, a sample would count for nothing.
+    Empty samples go with the lightest.
+    """
+    filled = mass > 0
+    decade = np.floor(0.5 * np.log10(np.where(filled, mass / mass.max(), 1.0)))
+    decade = np.where(filled, decade, decade.min())
+    return [np.flatnonzero(decade == value) for value in np.unique(decade)]
+
+
+def _indices(order: NDArray[np.intp], like: Array, xp: Namespace) -> Array:
+    return xp.asarray(order, dtype=xp.int64, device=device_of(like))
 
 
 def fitted_atoms(fit: Factorisation) -> Array:

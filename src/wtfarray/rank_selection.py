@@ -26,6 +26,7 @@ from wtfarray._arrays import (
     positive_number,
 )
 from wtfarray._progress import Bar
+from wtfarray._run import wants_to_stop
 from wtfarray._setup import Kind, is_sampled
 from wtfarray._typing import Array
 from wtfarray.fit import cp, nmf, tucker
@@ -205,7 +206,7 @@ def rank_scan(
                 break
             scan.records.append(record)
             scan.fits.append(fit)
-            if callback is not None and callback(record) is True:
+            if callback is not None and wants_to_stop(callback(record)):
                 break
     # One warning a scan instead of one a fit.
     if len(caught) == 1:

@@ -205,15 +205,19 @@ def reading(
     """Open an npz file with a header that has ``key``, or say that argument ``name`` is wrong."""
     import zipfile  # here, for it would be a tenth of the time of importing the library
 
+    msg = f"{name} is {os.fspath(path)!r}: expected {expected}"
     if zipfile.is_zipfile(path) or not Path(path).exists():  # that it is missing NumPy says
         with np.load(path, allow_pickle=False) as stored:
             header = {}
             if "header" in stored.files:
                 header = json.loads(bytes(stored["header"]).decode())
             if key in header:
-                yield stored, header
+                try:
+                    yield stored, header
+                except zipfile.BadZipFile as error:
+                    msg = f"{msg}, undamaged"
+                    raise ValueError(msg) from error
                 return
-    msg = f"{name} is {os.fspath(path)!r}: expected {expected}"
     raise ValueError(msg)
 
 

@@ -122,7 +122,7 @@ class TransportProblem:
         """The same for every g, -inf included, in the log domain."""
         xp = array_namespace(g)
         log_q, log_Kf = self._log_marginal(g)
-        return inner(self.data, log_Kf) * self.kernel.eps + self.constant, xp.exp(log_q)
+        return self._value_of_logs(log_Kf), xp.exp(log_q)
 
     def marginal(self, g: Array, *, safe: bool) -> tuple[Marginal, Array]:
         """
@@ -153,9 +153,15 @@ class TransportProblem:
         """``Phi*(X, u(g))`` of each sample, (N,), from what `marginal` has computed already."""
         xp = array_namespace(marginal.q)
         if marginal.denominator is None:
-            return inner(self.data, marginal.top) * self.kernel.eps + self.constant
+            return self._value_of_logs(marginal.top)
         logs = inner(self.data, xp.log(marginal.denominator)) * self.kernel.eps
         return logs + self.mass * marginal.top + self.constant
+
+    def _value_of_logs(self, log_Kf: Array) -> Array:
+        """``eps <X, log K f> - eps E(X)``; where X is 0, nothing need be in reach."""
+        xp = array_namespace(log_Kf)
+        finite = xp.where(self.data > 0, log_Kf, 0.0)
+        return inner(self.data, finite) * self.kernel.eps + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
