@@ -123,6 +123,10 @@ class TestValues:
             arrays[name] = arrays[name] * scale
             FUNCTIONS[function](arrays)
 
+    def test_matrix_of_numpy(self):
+        with pytest.raises(TypeError, match="X is a matrix"):
+            wtf.nmf(np.asmatrix(np.ones((3, 4))), 2, wtf.KullbackLeibler())
+
     def test_several_places_are_counted(self, array):
         X = valid()["X"]
         X[0, 1, 2] = X[2, 0, 0] = X[2, 1, 3] = -1.0

@@ -276,6 +276,26 @@ class TestEnds:
             assert (to_numpy(a) == to_numpy(b)).all()
 
     @numpy_only
+    def test_callback_may_return_a_bool_of_numpy(self):
+        stop = np.asarray([True])
+        with unfinished("stopped by the callback"):
+            fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, callback=lambda _: stop[0])
+        assert fit.stopped
+
+    @numpy_only
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_states_keep_their_blocks(self, solver):
+        states = []
+
+        def keep(state):
+            states.append((state, [np.array(block) for block in state.blocks()]))
+
+        run("cp", data(), 2, LOSSES["unbalanced"], solver=solver, rng=0, callback=keep, tol=1e-3)
+        assert len(states) >= 2
+        for state, blocks in states:
+            assert_same_factors(state.blocks(), blocks, rtol=0)
+
+    @numpy_only
     def test_callback_that_returns_something_else_goes_on(self):
         assert wtf.cp(data(), 2, LOSSES["KL"], rng=0, callback=lambda _: None).converged
 

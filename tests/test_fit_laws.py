@@ -1,6 +1,7 @@
 """Laws of the solution: solvers agree, scaling, permutation, limits, odd shapes."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -71,7 +72,72 @@ class TestSolversAgree:
 
 
 @numpy_only
+class TestConverged:
+    """What was not solved has not converged, however little the last steps gained."""
+
+    def bumps(self):
+        centres = np.random.default_rng(0).uniform(2, 13, (8, 1))
+        X = np.exp(-(((np.arange(16) - centres) / 1.5) ** 2))
+        return X / X.sum(axis=1, keepdims=True)
+
+    @pytest.mark.parametrize("rho", [1e-6, 1e-4])
+    def test_a_block_that_is_not_solved(self, rho):
+        loss = wtf.Wasserstein(wtf.grid_cost(16), 0.02, 10.0)
+        with pytest.warns(UserWarning, match="a block could not be solved: choose solver='env"):
+            fit = wtf.nmf(self.bumps(), 3, loss, rho=rho, rng=0, solver="dual")
+        assert not fit.converged
+        again = run("nmf", self.bumps(), 3, loss, rho=rho, init=fit, fixed=(0,))
+        assert again.objective < fit.objective - 1e-3 * abs(fit.objective)
+
+    def test_atoms_with_zeros(self):
+        atoms = np.zeros((10, 2))
+        atoms[:5, 0], atoms[6:, 1] = 0.2, 0.25
+        X = np.random.default_rng(0).dirichlet(np.ones(10), 4)
+        start = {"init": [np.full((4, 2), 0.5), atoms], "fixed": (1,)}
+        loss = wtf.Wasserstein(wtf.grid_cost(10), 0.1, 1.0)
+        with pytest.warns(UserWarning, match="a block could not be solved: choose solver='env"):
+            assert not wtf.nmf(X, 2, loss, solver="dual", **start).converged
+        assert run("nmf", X, 2, loss, **start).converged
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("bins", [2, 3, 5])
+    @pytest.mark.parametrize("lam", [1e3, math.inf])
+    def test_an_inner_problem_that_is_not_solved(self, seed, bins, lam):
+        X = np.random.default_rng(seed).dirichlet(np.ones(bins), 4)
+        loss = wtf.Wasserstein(wtf.grid_cost(bins), 0.05, lam)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            fit = wtf.nmf(X, 2, loss, rng=0)
+            again = wtf.nmf(X, 2, loss, init=fit, solver="dual", max_iter=10)
+        gain = fit.objective - again.objective - again.gap
+        assert not fit.converged or gain <= 5e-3 * max(abs(fit.objective), 4 * 0.05)
+        objectives = [record.objective for record in fit.history]
+        assert objectives[-1] == pytest.approx(fit.objective, rel=1e-11)
+        assert objectives == sorted(objectives, reverse=True)
+
+    @pytest.mark.parametrize("model", ["cp", "tucker", "nmf"])
+    def test_sparse_data_by_the_dual_solver(self, model):
+        X = np.zeros((10, 10))
+        X[2, 3] = X[5, 5] = X[7, 1] = 1.0
+        loss = wtf.Wasserstein(wtf.grid_cost(10, 10), 0.05, 1.0)
+        rank = (2, 2) if model == "tucker" else 2
+        if model == "nmf":
+            X, loss = np.eye(4, 16), wtf.Wasserstein(wtf.grid_cost(16), 0.05, 1.0)
+        fit = run(model, X, rank, loss, rng=0, solver="dual", max_iter=500)
+        assert fit.converged
+        again = run(model, X, rank, loss, init=fit)
+        assert again.objective >= fit.objective - 5e-3 * abs(fit.objective)
+
+
+@numpy_only
 class TestLaws:
+    def test_bins_out_of_reach_are_refused(self):
+        X = data((4, 6))
+        X[1, 2] = 0.0
+        cost = np.where(np.eye(6) > 0, 0.0, math.inf)
+        with pytest.raises(ValueError, match=r"X.* is 0\.0 at index \(1, 2\): expected mass from"):
+            run("nmf", X, 2, wtf.Wasserstein(cost, 0.1, 1.0), rng=0)
+
     def test_forbidden_transport_is_kl_nmf(self):
         """Nothing may move: lam KL(X|Y) + eps E(X)."""
         X, (A, B) = planted("nmf", (10, 8), noise=0.5)

@@ -148,6 +148,14 @@ class TestLaws:
         alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(len(X))])
         np.testing.assert_allclose(alone, exact, atol=2e-4)
 
+    def test_a_sample_next_to_much_heavier_ones(self):
+        fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
+        X = data(4, seed=1)
+        alone = fit.project(X[:1])
+        for heavy in (1e3, 1e8):
+            together = fit.project(X * np.asarray([1.0, heavy, 0.0, heavy])[:, None, None])
+            np.testing.assert_allclose(together[:1], alone, atol=1e-4)
+
     def test_one_sample_of_zeros_among_others(self):
         X = data(3, seed=1, mass=None)
         X[1] = 0.0

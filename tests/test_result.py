@@ -202,6 +202,8 @@ OTHER = {
     "rho": {"rho": 0.03},
     "constraints": {"constraints": (None, "columns", "columns")},
     "seed": {"rng": 1},
+    "seed of numpy": {"rng": np.int64(1)},
+    "generator": {"rng": np.random.default_rng(0)},
     "sample_weight": {"sample_weight": np.arange(1.0, 7.0)},
     "init": {"init": "nnsvd"},
     "weights": {"weights": "fixed"},

@@ -33,6 +33,8 @@ CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
 ENDED = ("reported", "interrupted")
 """Why a solve stopped, if its caller wanted so."""
+SETTLED = ("tolerance", "stuck")
+"""Why a solve stopped, if there was nothing more to gain."""
 FINAL_ITERATIONS = 500
 """Of the inner problem, for the certificate."""
 REASONS = {
@@ -81,6 +83,7 @@ class Journal:
     def __init__(self, plan: Plan, bar: Bar) -> None:
         self.records: list[Record] = []
         self.n_iter = 0
+        self._values: list[float] = []
         self._plan = plan
         self._bar = bar
         self._begin = time.perf_counter()
@@ -93,21 +96,28 @@ class Journal:
     def go_on(self, records: list[Record], n_iter: int, seconds: float) -> None:
         """Continue an earlier journal."""
         self.records, self.n_iter = list(records), n_iter
+        self._values = [record.objective for record in records]
         self._begin -= seconds
 
     def record(self, objective: float, gap: float, evaluations: int) -> None:
         """Keep a step; errors of the inner problem do not count as a rise."""
+        self._values.append(objective)
         if self.records:
             objective = min(objective, self.records[-1].objective)
         self.records.append(Record(self.seconds, objective, gap, evaluations))
 
-    def certified(self, objective: float, gap: float, evaluations: int) -> float:
-        """Keep the certified value, below which no step can have been; how far one was, if so."""
-        known = self.records
-        off = objective - known[-1].objective if known else 0.0
-        self.records = [replace(r, objective=max(r.objective, objective)) for r in known]
-        self.records.append(Record(self.seconds, objective, gap, evaluations))
-        return off
+    def certified(self, value: TermValue, evaluations: int, noise: float) -> float:
+        """
+        Keep the certified value, and tell how far below it late steps were taken to be.
+
+        No step can have been below it: those that were taken to be so are raised to it. Early steps
+        are rough; if any in the second half was far off, the others need not have led anywhere.
+        """
+        least, late = value.value, self._values[len(self._values) // 2 :]
+        if self.records and least > self.records[-1].objective + noise:
+            self.records = [replace(r, objective=max(r.objective, least)) for r in self.records]
+        self.record(least, value.gap, evaluations)
+        return least - min(late, default=least)
 
     def step(
         self,
@@ -444,10 +454,11 @@ def _finish(
     if journal.records:
         evaluations = max(evaluations, journal.records[-1].evaluations)
     scale = max(abs(value.value), sum(term.scale for term in problem.terms))
-    if journal.certified(value.value, value.gap, evaluations) > CERTIFIED * scale:
-        reason = reason if reason in ENDED else "unsolved"  # steps were judged by wrong values
+    off = journal.certified(value, evaluations, 1e-12 * scale)
+    if off > CERTIFIED * scale and reason in SETTLED:
+        reason = "unsolved"  # the steps were judged by wrong values
     certified = value.gap <= CERTIFIED * scale
-    converged = reason in ("tolerance", "stuck") and certified
+    converged = reason in SETTLED and certified
     if converged and plan.checkpoint is not None:
         plan.checkpoint.remove()
     modes = setup.modes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from wtfarray._run import Plan, solve
 from wtfarray._setup import Setup, is_sampled
 from wtfarray._typing import Array, Namespace
 from wtfarray.init import feasible, kl_steps
-from wtfarray.losses import LossSum
+from wtfarray.losses import LossSum, Wasserstein
 from wtfarray.models import CPModel
 from wtfarray.tensor import khatri_rao, mode_products, per_sample
 
@@ -49,7 +50,10 @@ def project(
     model = CPModel(2, learns_weights=False)
     constraints = (fit.constraints[0], None)
     rho = (fit.rho[0], fit.rho[0])
-    groups = _of_like_mass(to_host(per_sample(X)))
+    apart = constraints[0] in (None, "rows") and not any(
+        isinstance(loss, Wasserstein) and math.isinf(loss.lam) for loss in losses
+    )
+    groups = _of_like_mass(to_host(per_sample(X))) if apart else [np.arange(X.shape[0])]
     found, problems = [], []
     for group in groups:
         some = X if len(groups) == 1 else xp.take(X, _indices(group, X, xp), axis=0)
@@ -78,7 +82,7 @@ def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     Empty samples go with the lightest.
     """
     filled = mass > 0
-    decade = np.floor(0.5 * np.log10(np.where(filled, mass / mass.max(), 1.0)))
+    decade = np.ceil(0.5 * np.log10(np.where(filled, mass / mass.max(), 1.0)))
     decade = np.where(filled, decade, decade.min())
     return [np.flatnonzero(decade == value) for value in np.unique(decade)]
 
