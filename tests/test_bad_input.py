@@ -123,6 +123,7 @@ class TestValues:
             arrays[name] = arrays[name] * scale
             FUNCTIONS[function](arrays)
 
+    @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
     def test_matrix_of_numpy(self):
         with pytest.raises(TypeError, match="X is a matrix"):
             wtf.nmf(np.asmatrix(np.ones((3, 4))), 2, wtf.KullbackLeibler())
