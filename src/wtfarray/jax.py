@@ -211,7 +211,8 @@ def _compiled(
     Y = stack(problem, Y)
     # What `prepare` would refuse: solved for ones instead, and marked in the end.
     unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    refused = jnp.any(unsound | stranded(problem, Y), axis=tuple(range(1, Y.ndim)))
+    unsound = unsound | stranded(problem, Y) | (problem.out_of_reach() & (Y > 0))
+    refused = jnp.any(unsound, axis=tuple(range(1, Y.ndim)))
     refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
     problem = problem_at(settings.eps, data)

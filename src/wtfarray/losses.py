@@ -24,7 +24,7 @@ from wtfarray._typing import Array
 from wtfarray.costs import check_cost, place_cost
 from wtfarray.kernels import GibbsKernel
 from wtfarray.legendre import free_of_dual, kl_divergence
-from wtfarray.tensor import inner, per_sample, spread
+from wtfarray.tensor import inner, per_sample
 from wtfarray.transport import TransportProblem
 
 
@@ -177,12 +177,7 @@ class Wasserstein:
         sizes = tuple(math.prod(X.shape[k] for k in group) for group in groups)
         costs = tuple(place_cost(f"costs[{k}]", c, xp, X) for k, c in enumerate(self.costs))
         stacked = xp.reshape(xp.permute_dims(X, order), (-1, *sizes))
-        kernel = GibbsKernel.of(costs, self.eps)
-        if not all(bool(xp.all(xp.isfinite(cost))) for cost in costs):
-            lost = ~kernel.reached(stacked > 0) & spread(per_sample(stacked) > 0, stacked)
-            expected = "mass from where every bin of its sample is reached at a finite cost"
-            refuse_where(lost, "X, its transported modes last,", stacked, expected)
-        return TransportProblem.of(stacked, kernel, self.lam, order)
+        return TransportProblem.of(stacked, GibbsKernel.of(costs, self.eps), self.lam, order)
 
     def typical_cost(self) -> float:
         """The mean of the finite costs, summed over the transported modes."""

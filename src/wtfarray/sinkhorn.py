@@ -214,6 +214,10 @@ def prepare(X: Array, Y: Array, loss: Wasserstein) -> tuple[TransportProblem, Ar
     if bool(xp.any(lost)):
         data, lost = (unstack(problem, stacked, shape) for stacked in (problem.data, lost))
         refuse_where(lost, "X", data, "a way of finite cost to where Y is positive")
+    lost = problem.out_of_reach() & (Y > 0)
+    if bool(xp.any(lost)):
+        stacked, lost = (unstack(problem, array, shape) for array in (Y, lost))
+        refuse_where(lost, "Y", stacked, "zeros where no mass of X can go at a finite cost")
     return problem, of_equal_mass(problem, Y)
 
 

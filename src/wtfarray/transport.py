@@ -102,6 +102,10 @@ class TransportProblem:
         """Balanced transport is infinite between samples of different mass."""
         return math.isinf(self.lam)
 
+    def out_of_reach(self) -> Array:
+        """Where, (N, ...) bool, no mass of X can go at a finite cost, in samples that have any."""
+        return ~self.kernel.reached(self.data > 0) & spread(self.mass > 0, self.data)
+
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """
         ``Phi*(X, u(g))`` of each sample, (N,), and q, by plain products with one shift a sample.
