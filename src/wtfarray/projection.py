@@ -15,11 +15,11 @@ from wtfarray._arrays import as_data, common_namespace, follow, positive_integer
 from wtfarray._host import to_host
 from wtfarray._run import Plan, solve
 from wtfarray._setup import Setup, is_sampled
-from wtfarray._typing import Array, Namespace
+from wtfarray._typing import Array
 from wtfarray.init import feasible, kl_steps
 from wtfarray.losses import LossSum, Wasserstein
 from wtfarray.models import CPModel
-from wtfarray.tensor import khatri_rao, mode_products, per_sample
+from wtfarray.tensor import khatri_rao, mode_products, per_sample, take_samples
 
 if TYPE_CHECKING:
     from wtfarray.result import Factorisation
@@ -56,7 +56,7 @@ def project(
     groups = _of_like_mass(to_host(per_sample(X))) if apart else [np.arange(X.shape[0])]
     found, problems = [], []
     for group in groups:
-        some = X if len(groups) == 1 else xp.take(X, _indices(group, X, xp), axis=0)
+        some = X if len(groups) == 1 else take_samples(X, group)
         shapes = ((some.shape[0], rank), tuple(atoms.shape))
         setup = Setup("nmf", some, losses, model, shapes, constraints, rho, (0,), None)
         first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
@@ -71,7 +71,7 @@ def project(
     if len(groups) == 1:
         return found[0]
     back = np.argsort(np.concatenate(groups))
-    return xp.take(xp.concat(found), _indices(back, X, xp), axis=0)
+    return take_samples(xp.concat(found), back)
 
 
 def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
@@ -82,13 +82,10 @@ def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     Empty samples go with the lightest.
     """
     filled = mass > 0
-    decade = np.ceil(0.5 * np.log10(np.where(filled, mass / mass.max(), 1.0)))
+    logs = np.log10(np.where(filled, mass, mass.max()))
+    decade = np.ceil(0.5 * (logs - logs.max()))
     decade = np.where(filled, decade, decade.min())
     return [np.flatnonzero(decade == value) for value in np.unique(decade)]
-
-
-def _indices(order: NDArray[np.intp], like: Array, xp: Namespace) -> Array:
-    return xp.asarray(order, dtype=xp.int64, device=device_of(like))
 
 
 def fitted_atoms(fit: Factorisation) -> Array:

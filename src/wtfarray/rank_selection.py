@@ -14,7 +14,6 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from array_api_compat import array_namespace
-from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays import (
@@ -37,6 +36,7 @@ from wtfarray.matching import matched_cosine
 from wtfarray.projection import fitted_atoms
 from wtfarray.result import Factorisation
 from wtfarray.sinkhorn import wasserstein
+from wtfarray.tensor import take_samples
 
 Rank = int | tuple[int, ...]
 INTERRUPTED = "interrupted"
@@ -227,7 +227,7 @@ class _Chain:
         self.left_out: Array | None = None
         if left_out is not None:
             kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
-            self.X, self.left_out = _take(X, kept), _take(X, left_out)
+            self.X, self.left_out = take_samples(X, kept), take_samples(X, left_out)
             for some in (self.X, self.left_out):
                 if not bool(array_namespace(some).any(some > 0)):
                     msg = "held_out leaves a part of X that is zero everywhere: take fewer folds"
@@ -317,11 +317,6 @@ def _excess(loss: Loss, X: Array, Y: Array) -> float:
 
 def _losses(loss: Loss) -> tuple[Loss, ...]:
     return loss.losses if isinstance(loss, LossSum) else (loss,)
-
-
-def _take(X: Array, samples: NDArray[np.intp]) -> Array:
-    xp = array_namespace(X)
-    return xp.take(X, xp.asarray(samples, device=device_of(X)), axis=0)
 
 
 def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays import axis_index, check_shape, common_namespace, sequence_of_arrays
 from wtfarray._typing import Array
@@ -368,3 +371,9 @@ def largest(stack: Array) -> Array:
 def spread(values: Array, like: Array) -> Array:
     """One number a sample, (N,), in a shape that broadcasts against a stack (N, ...)."""
     return array_namespace(values).reshape(values, (-1,) + (1,) * (like.ndim - 1))
+
+
+def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
+    """Some samples of a stack (N, ...), by their numbers; JAX has no int64 unless it is asked to."""
+    xp = array_namespace(stack)
+    return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
