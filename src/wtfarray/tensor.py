@@ -374,6 +374,6 @@ def spread(values: Array, like: Array) -> Array:
 
 
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
-    """Some samples of a stack (N, ...), by their numbers; JAX has no int64 unless it is asked to."""
+    """Some samples of a stack (N, ...), by their numbers."""
     xp = array_namespace(stack)
     return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
