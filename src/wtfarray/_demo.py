@@ -117,8 +117,9 @@ def run(out: Path, write: Callable[[str], object] = print, *, progress: bool = T
     wasserstein = _whole(wtf.cp(X, RANK, loss, rho=1e-2, rng=0, progress=progress))
     between = time.perf_counter()
     # The squared error has many local minima: the best of five starts.
-    squares: Any = {"rho": 1e-6, "n_init": 5}
-    frobenius = _whole(wtf.cp(X, RANK, wtf.Frobenius(), rng=0, progress=progress, **squares))
+    frobenius = _whole(
+        wtf.cp(X, RANK, wtf.Frobenius(), rho=1e-6, rng=0, n_init=5, progress=progress)
+    )
     end = time.perf_counter()
 
     write(f"\nCP of {IMAGES} images of {SIDE} x {SIDE} pixels, rank {RANK}\n")

@@ -64,7 +64,7 @@ def descend(
             allowed = precision * max(abs(objective), scale)
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
-            solved = solved and found.gap <= max(allowed, SOLVED * max(abs(objective), scale))
+            solved = solved and found.gap <= SOLVED * max(abs(objective), scale)
             if found.objective <= objective:
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective

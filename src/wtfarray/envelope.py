@@ -143,7 +143,7 @@ def _step(
     if found.accepted is None:
         objective.restore(found.duals)
         if progress.failures == 3:
-            slight = -slope <= SLIGHT * _smallest_drop(objective, base, 1.0)
+            slight = -slope <= _smallest_drop(objective, base, SLIGHT)
             return "stuck" if found.sound or slight else "unsolved"
         pairs.clear()
         return replace(
