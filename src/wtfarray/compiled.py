@@ -11,7 +11,7 @@ from jax import lax
 
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.inner import Iterate, Sinkhorn
+from wtfarray.inner import Iterate, Sinkhorn, translation
 from wtfarray.kernels import GibbsKernel, _from_logs, _to_logs, logsumexp, smallest_sum
 from wtfarray.legendre import dual_of_free, xlogx
 from wtfarray.tensor import apply_to_mode, inner, per_sample, spread
@@ -125,7 +125,7 @@ class CompiledSinkhorn(Sinkhorn):
             marginal, log_q = problem.marginal(masked, safe=True)
             shift, shrunk = 0.0 * mass, Y
             if not problem.conserves_mass:
-                shift, shrunk = self._translation(g, Y, live)
+                shift, shrunk = translation(problem, g, Y, live)
                 g = g + spread(shift, g)
                 log_q = log_q + g * (1.0 / lam)
             rest = shrunk - marginal.q

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from array_api_compat import array_namespace
 
@@ -49,6 +50,21 @@ class Iterate:
         return inner(self.ratio, larger) * (0.5 * factor)
 
 
+class InnerSolver(Protocol):
+    """What solves the inner problem, for one Y after the other."""
+
+    problem: TransportProblem
+    g: Array
+    """Where the next solve starts."""
+    goes_on: bool
+    """Whether that is where the last solve ended."""
+    evaluations: int
+
+    def iterates(self, Y: Array) -> Iterator[Iterate]:
+        """The iterates for this Y, without end; `g` is where to go on from the last one."""
+        ...
+
+
 class Sinkhorn:
     """
     Solve ``g/lam + log q(g) = log Y`` in every sample, for one Y after the other.
@@ -65,12 +81,10 @@ class Sinkhorn:
         self.goes_on = False
         """Whether that is where the last solve ended."""
         self.evaluations = 0
-        eps, lam = problem.kernel.eps, problem.lam
-        self._damp = eps if math.isinf(lam) else eps * lam / (lam + eps)
+        self._damp = problem.damping
         # More pairs than unknowns would only fit the rounding.
         self._memory = max(1, min(memory, math.prod(g.shape[1:]) // 2))
-        # Potentials vary no more than the cost, and lam times the logarithm of what is off.
-        self._reach = 3.0 * problem.kernel.largest_cost() + (0.0 if math.isinf(lam) else 20.0 * lam)
+        self._reach = reach(problem)
         self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
         self._safe = False
@@ -99,7 +113,7 @@ class Sinkhorn:
             marginal, log_q = self._marginal(g, live, filled)
             shift, shrunk = 0.0 * problem.mass, Y
             if not balanced:
-                shift, shrunk = self._translation(g, Y, live)
+                shift, shrunk = translation(problem, g, Y, live)
                 g = self.g = g + spread(shift, g)
                 log_q = log_q + g * (1.0 / problem.lam)
             rest = shrunk - marginal.q
@@ -157,22 +171,6 @@ class Sinkhorn:
             return self.problem.marginal(g, safe=True)
         return marginal, log_q
 
-    def _translation(self, g: Array, Y: Array, live: Array | None) -> tuple[Array, Array]:
-        """The best constant to add to g in each sample: it is known, for q does not feel it."""
-        xp = array_namespace(g)
-        lam, mass = self.problem.lam, self.problem.mass
-        axes = tuple(range(1, g.ndim))
-        if live is not None:
-            g = xp.where(live, g, math.inf)
-        low = xp.min(g, axis=axes, keepdims=True)
-        low = xp.where(low < math.inf, low, 0.0)
-        shrunk = Y * xp.exp((low - g) * (1.0 / lam))
-        total = per_sample(shrunk)
-        total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
-        shift = xp.log(total) * lam - xp.reshape(low, (-1,))
-        shrunk /= spread(total, shrunk)
-        return xp.where(mass > 0, shift, 0.0), shrunk
-
     @staticmethod
     def _growth(rest: Array, before: Array | None) -> tuple[Array, Array]:
         """The samples whose residual grew threefold, and the residuals to compare with next."""
@@ -184,8 +182,37 @@ class Sinkhorn:
         return worse, xp.where(worse, math.inf, size)
 
 
+def reach(problem: TransportProblem) -> float:
+    """How far the solution may be: as potentials vary, and lam times the log of what is off."""
+    lam = 0.0 if problem.conserves_mass else problem.lam
+    return 3.0 * problem.kernel.largest_cost() + 20.0 * lam
+
+
+def translation(
+    problem: TransportProblem, g: Array, Y: Array, live: Array | None
+) -> tuple[Array, Array]:
+    """
+    The best constant to add to g in each sample, (N,): it is known, for q does not feel it.
+
+    Also ``Y exp(-g/lam)`` after that, 0 where not ``live``.
+    """
+    xp = array_namespace(g)
+    lam, mass = problem.lam, problem.mass
+    axes = tuple(range(1, g.ndim))
+    if live is not None:
+        g = xp.where(live, g, math.inf)
+    low = xp.min(g, axis=axes, keepdims=True)
+    low = xp.where(low < math.inf, low, 0.0)
+    shrunk = Y * xp.exp((low - g) * (1.0 / lam))
+    total = per_sample(shrunk)
+    total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
+    shift = xp.log(total) * lam - xp.reshape(low, (-1,))
+    shrunk /= spread(total, shrunk)
+    return xp.where(mass > 0, shift, 0.0), shrunk
+
+
 def solve_to_gap(
-    solver: Sinkhorn, Y: Array, allowed: Callable[[float], float], max_iter: int
+    solver: InnerSolver, Y: Array, allowed: Callable[[float], float], max_iter: int
 ) -> tuple[Array, int]:
     """
     Iterate until the duality gap is at most ``allowed(value)``.

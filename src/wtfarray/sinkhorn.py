@@ -21,8 +21,9 @@ from wtfarray._arrays import (
     same_dtype,
 )
 from wtfarray._typing import Array
-from wtfarray.inner import Sinkhorn, solve_to_gap
+from wtfarray.inner import solve_to_gap
 from wtfarray.losses import Wasserstein, stack, unstack
+from wtfarray.newton import inner_solver
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import TransportProblem
 
@@ -155,10 +156,10 @@ def solve_transport(
     n_iter = 0
     for level in levels[:-1]:
         # Coarse levels only have to bring g near: the next one goes on from there.
-        coarse = Sinkhorn(problem.at_eps(loss.eps * level), g)
+        coarse = inner_solver(problem.at_eps(loss.eps * level), g)
         g, n = solve_to_gap(coarse, Y, relative(coarse.problem, 1e-2), min(50, max_iter))
         n_iter += n
-    g, n = solve_to_gap(Sinkhorn(problem, g), Y, relative(problem, tol), max_iter)
+    g, n = solve_to_gap(inner_solver(problem, g), Y, relative(problem, tol), max_iter)
     n_iter += n
     if problem.conserves_mass:
         g = centred(g, Y)

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 from wtfarray._arrays import refuse_where
 from wtfarray._host import to_host
 from wtfarray._typing import Array
-from wtfarray.inner import Iterate, Sinkhorn, solve_to_gap
+from wtfarray.inner import InnerSolver, Iterate, solve_to_gap
 from wtfarray.legendre import dual_of_free
 from wtfarray.losses import (
     BoundFrobenius,
@@ -21,6 +21,7 @@ from wtfarray.losses import (
     stack,
     unstack,
 )
+from wtfarray.newton import has_few_bins, inner_solver
 from wtfarray.source import SourceTerm, is_sparse
 from wtfarray.sparse_samples import SparseSamplesTerm, has_sparse_samples
 from wtfarray.tensor import inner, spread
@@ -44,7 +45,12 @@ def terms_of(
                 bound.out_of_reach(), "X, its transported modes last,", bound.data, expected
             )
         weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
-        if isinstance(bound, TransportProblem) and weights is None and is_sparse(bound):
+        if (
+            isinstance(bound, TransportProblem)
+            and weights is None
+            and not has_few_bins(bound)
+            and is_sparse(bound)
+        ):
             terms.append(SourceTerm(bound, tuple(X.shape)))
         elif (
             isinstance(bound, TransportProblem)
@@ -88,7 +94,7 @@ class TransportTerm:
             batch = math.ceil(samples / max(1, parts))
         self._slices = [slice(i, i + batch) for i in range(0, samples, batch)]
         self._level = 1.0
-        self._solvers: list[Sinkhorn | None] = [None] * len(self._slices)
+        self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._latest: Array | None = None
         self._goes_on = False
         """Whether the solvers ended last at the dual variable that they start from."""
@@ -119,7 +125,7 @@ class TransportTerm:
         """Drop the secants."""
         self._solvers = [None] * len(self._slices)
 
-    def _solver(self, k: int) -> Sinkhorn:
+    def _solver(self, k: int) -> InnerSolver:
         """The solver of one batch, at the present level and dual variable."""
         solver = self._solvers[k]
         if solver is None:
@@ -128,7 +134,7 @@ class TransportTerm:
                 problem = problem.samples(self._slices[k])
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
-            solver = Sinkhorn(problem, self.dual)
+            solver = inner_solver(problem, self.dual)
             if self._remembers:
                 self._solvers[k] = solver
         solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]

@@ -102,6 +102,12 @@ class TransportProblem:
         """Balanced transport is infinite between samples of different mass."""
         return math.isinf(self.lam)
 
+    @property
+    def damping(self) -> float:
+        """The step of the plain iteration, in units of the logarithm of what is off."""
+        eps, lam = self.kernel.eps, self.lam
+        return eps if self.conserves_mass else eps * lam / (lam + eps)
+
     def out_of_reach(self) -> Array:
         """Where, (N, ...) bool, no mass of X can go at a finite cost, in samples that have any."""
         return ~self.kernel.reached(self.data > 0) & spread(self.mass > 0, self.data)
@@ -126,7 +132,7 @@ class TransportProblem:
         """The same for every g, -inf included, in the log domain."""
         xp = array_namespace(g)
         log_q, log_Kf = self._log_marginal(g)
-        return self._value_of_logs(log_Kf), xp.exp(log_q)
+        return self.value_of_logs(log_Kf), xp.exp(log_q)
 
     def marginal(self, g: Array, *, safe: bool) -> tuple[Marginal, Array]:
         """
@@ -157,11 +163,11 @@ class TransportProblem:
         """``Phi*(X, u(g))`` of each sample, (N,), from what `marginal` has computed already."""
         xp = array_namespace(marginal.q)
         if marginal.denominator is None:
-            return self._value_of_logs(marginal.top)
+            return self.value_of_logs(marginal.top)
         logs = inner(self.data, xp.log(marginal.denominator)) * self.kernel.eps
         return logs + self.mass * marginal.top + self.constant
 
-    def _value_of_logs(self, log_Kf: Array) -> Array:
+    def value_of_logs(self, log_Kf: Array) -> Array:
         """``eps <X, log K f> - eps E(X)``; where X is 0, nothing need be in reach."""
         xp = array_namespace(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
