@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from wtfarray._host import to_host
 from wtfarray._typing import Array, Namespace
 from wtfarray.tensor import apply_to_mode
 
@@ -62,6 +64,15 @@ class GibbsKernel:
         """The largest finite cost, summed over the axes."""
         xp = array_namespace(*self.costs)
         return sum(float(xp.max(xp.where(xp.isfinite(c), c, 0.0))) for c in self.costs)
+
+    def spacing(self) -> float:
+        """The largest cost from a bin to the nearest other one along its axis."""
+        spacings = [0.0]
+        for cost in map(to_host, self.costs):
+            others = np.where(np.isfinite(cost) & ~np.eye(len(cost), dtype=bool), cost, math.inf)
+            nearest = others.min(axis=1)
+            spacings.append(float(nearest[np.isfinite(nearest)].max(initial=0.0)))
+        return max(spacings)
 
     def reaches(self, targets: Array) -> Array:
         """From where, (N, m_1, ..., m_t) bool, some of the ``targets`` can be reached."""

@@ -21,29 +21,29 @@ from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, largest, per_sample
 from wtfarray.transport import FAR, Marginal, TransportProblem
 
-FEW = 64
-"""Samples of so many bins are solved by Newton's method."""
+FEW, APART = 64, 4.0
+"""Samples of so many bins, so many eps apart, are solved by Newton's method."""
 CHUNK = 2**18
 """Plans are computed so many entries at a time."""
 TRIALS = 12
 FAR_OFF = 30.0
 """A Newton step longer than this multiple of eps starts where the quadratic model says little."""
-
 PATIENCE = 20
 """Iterations until a sample that is still far off is led through the coarser levels again."""
-APART = 3.0
-"""The ratio of two levels of smoothing."""
+RATIO = 3.0
+"""Of two levels of smoothing."""
 
 
 def inner_solver(problem: TransportProblem, g: Array) -> InnerSolver:
-    """The solver of the inner problem that suits the size of the samples."""
+    """The solver that suits the problem."""
     return Newton(problem, g) if has_few_bins(problem) else Sinkhorn(problem, g)
 
 
 def has_few_bins(problem: TransportProblem) -> bool:
-    """Whether the Hessian of a sample is small."""
-    size: int = math.prod(problem.data.shape[1:])
-    return size <= FEW
+    """Whether samples have few bins, and these lie so far apart that the plan is all but sparse."""
+    if math.prod(problem.data.shape[1:]) > FEW:
+        return False
+    return problem.kernel.spacing() > APART * problem.kernel.eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ class Newton:
                 found = next(points)
                 if float(xp.sum(found.decrement)) <= allowed:
                     break
-            change = (found.g - g) * (1.0 / APART)
+            change = (found.g - g) * (1.0 / RATIO)
             g = found.g
         new = self._point(self._flat(g + change), Y, live)
         return point.where(far & (new.value > point.value), new)
@@ -206,8 +206,8 @@ class Newton:
         """The same problem with larger eps, from the largest to the smallest."""
         problem = self.problem
         most = 0.05 * problem.kernel.largest_cost() / problem.kernel.eps
-        count = math.ceil(math.log(max(most, 1.0)) / math.log(APART))
-        coarser = (problem.at_eps(problem.kernel.eps * APART**k) for k in range(count, 0, -1))
+        count = math.ceil(math.log(max(most, 1.0)) / math.log(RATIO))
+        coarser = (problem.at_eps(problem.kernel.eps * RATIO**k) for k in range(count, 0, -1))
         return [Newton(level, self.g, follows=False) for level in coarser]
 
     def _point(self, g: Array, Y: Array, live: Array) -> _Point:
