@@ -11,7 +11,6 @@ from wtfarray._typing import Array
 from wtfarray.legendre import dual_of_free
 from wtfarray.losses import Wasserstein, unstack
 from wtfarray.sinkhorn import solve_transport
-from wtfarray.tensor import spread
 from wtfarray.transport import FAR, TransportProblem
 
 REDUCTIONS = ("sum", "mean", "none")
@@ -58,10 +57,9 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
-    empty = spread(problem.mass == 0, Y)
     if not problem.conserves_mass:
-        g = xp.where(empty, FAR * lam, g)
-    allowed = (Y > 0) | empty
+        g = xp.where(problem.reached, g, FAR * lam)
+    allowed = (Y > 0) | ~problem.reached
     log_Kf = problem.kernel.log_apply(xp.where(allowed, g, -math.inf) * (1.0 / eps))
     least = float(xp.finfo(Y.dtype).smallest_normal)
     slope_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
