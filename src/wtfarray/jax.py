@@ -32,6 +32,7 @@ from wtfarray.kernels import all_open, longest_way
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.sinkhorn import (
     centred,
+    impossible,
     of_equal_mass,
     prepare,
     smoothing_levels,
@@ -249,6 +250,8 @@ def _compiled(
     if problem.conserves_mass:
         g = centred(g, Y)
     slope_X, slope_Y = slopes(problem, Y, g)
+    if problem.conserves_mass and not settings.is_open:
+        refused = refused | impossible(problem, values)
     values = jnp.where(refused, math.nan, values)
     slope_X, slope_Y = (
         unstack(problem, jnp.where(spread(refused, slope), math.nan, slope), shape)

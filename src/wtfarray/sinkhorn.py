@@ -23,6 +23,7 @@ from wtfarray._arrays import (
 from wtfarray._typing import Array
 from wtfarray.inner import Sinkhorn, solve_to_gap
 from wtfarray.islands import Islands, islands_of
+from wtfarray.legendre import xlogx
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.tensor import inner, per_sample, spread
 from wtfarray.transport import TransportProblem
@@ -173,9 +174,10 @@ def solve_transport(
     if not converged:
         message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
         if problem.conserves_mass and not problem.kernel.is_open:
+            _refuse_impossible(problem, values)
             message += (
-                "; some ways are forbidden (infinite costs), and perhaps Y cannot be reached from "
-                "X at all: a finite lam allows for that"
+                "; some ways are forbidden (infinite costs), and perhaps Y cannot be reached: a "
+                "finite lam allows for that"
             )
         warnings.warn(message, stacklevel=3)
     return Solution(problem, Y, g, u, values, gap, converged, message, n_iter)
@@ -271,6 +273,28 @@ def _differ(found: Array, mass: Array) -> Array:
     xp = array_namespace(mass)
     tolerance = 1e-6 if mass.dtype == xp.float64 else 1e-3
     return xp.abs(found - mass) > tolerance * mass
+
+
+def impossible(problem: TransportProblem, values: Array) -> Array:
+    """The samples, (N,) bool, with lower bounds that no finite balanced loss can have."""
+    xp = array_namespace(values)
+    # <C, P> is at most the largest cost, and E(P) largest if all of P is in one place.
+    largest = sum(xp.max(xp.where(xp.isfinite(c), c, 0.0)) for c in problem.kernel.costs)
+    mass = problem.mass
+    return values > mass * largest + (xlogx(mass, xp) - mass) * problem.kernel.eps
+
+
+def _refuse_impossible(problem: TransportProblem, values: Array) -> None:
+    """Refuse a Y that the dual values show to be out of reach."""
+    xp = array_namespace(values)
+    lost = impossible(problem, values)
+    if bool(xp.any(lost)):
+        sample = int(xp.argmax(xp.astype(lost, xp.int64)))
+        msg = (
+            f"Y cannot be reached from X by ways of finite cost in sample {sample}, where the loss "
+            "is infinite: expected a Y that can, or a loss with finite lam"
+        )
+        raise ValueError(msg)
 
 
 def stranded(problem: TransportProblem, Y: Array) -> Array:

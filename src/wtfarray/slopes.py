@@ -53,7 +53,8 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     the other; with ``<g, Y> = 0`` they are the slopes of ``Phi(X, Y <X, 1> / <Y, 1>)``.
 
     Towards an entry of 0 both fall to -inf. What stands there is the slope at the smallest normal
-    number: a zero times it is 0, which is the limit of what passes through, say, a softmax.
+    number: a zero times it is 0, which is the limit of what passes through, say, a softmax. Where
+    the loss is infinite for all but 0 the slope is taken to be as large, and positive.
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
@@ -67,4 +68,9 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     log_back = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
     at_zero = (math.log(least) - log_back) * (1.0 / (1.0 / eps + 1.0 / lam))
     u = dual_of_free(xp.where(allowed, g, at_zero), lam, xp)
+    if problem.closed is not None:
+        # Mass that has no way to Y, or balanced from X, would cost inf.
+        slope_X = xp.where(log_Kf > -math.inf, slope_X, -math.log(least) * eps)
+        if problem.conserves_mass:
+            u = xp.where(problem.closed, -math.log(least) * eps, u)
     return slope_X, u
