@@ -37,13 +37,15 @@ class Mending:
         """The gap of each sample, (N,), inf where P is not feasible; rounding costs ``|g|``."""
         xp = array_namespace(Y)
         mass = per_sample(self.x)
-        rounding = float(xp.finfo(Y.dtype).eps) * mass
+        # Relative: of what is made of exponents as large as h.
+        exponents = largest(xp.where(self.h > -math.inf, self.h, 0.0))
+        rounding = (exponents + 16.0) * float(xp.finfo(Y.dtype).eps)
         missing = Y - self.q
-        b = self._conjugate_gradients(missing, 16.0 * rounding)
+        b = self._conjugate_gradients(missing, rounding, mass * rounding)
         rest = missing - self._laplacian(b)
         axes = tuple(range(1, Y.ndim))
         feasible = xp.max(self._means(b)[1], axis=axes) <= 0  # b is 0 at least, c at most 1
-        feasible = feasible & (per_sample(xp.abs(rest)) <= 1000.0 * rounding)
+        feasible = feasible & (per_sample(xp.abs(rest)) <= 16.0 * mass * rounding)
         price = xp.where(Y > 0, g, 0.0)
         price = price - spread(inner(price, Y) / xp.where(mass > 0, mass, 1.0), price)
         gap = inner(b, missing) * self.kernel.eps + inner(xp.abs(price), xp.abs(rest))
@@ -65,7 +67,7 @@ class Mending:
         xp = array_namespace(b)
         return self.q * b - xp.exp(self.h + self.kernel.log_apply_adjoint(self.log_a + log_c))
 
-    def _conjugate_gradients(self, missing: Array, tolerance: Array) -> Array:
+    def _conjugate_gradients(self, missing: Array, rounding: Array, tolerance: Array) -> Array:
         """Solve ``L b = missing``, sample by sample, until what is left is below the tolerance."""
         xp = array_namespace(missing)
         some = self.q > 0
@@ -76,26 +78,21 @@ class Mending:
             return (per_sample(xp.abs(rest)) > tolerance) & (largest(b) <= 2.0)
 
         def goes_on(state: tuple[Array, ...]) -> Array:
-            b, rest, _, _, n = state
-            return xp.any(unfinished(b, rest)) & (n < MOST)
+            return xp.any(state[4]) & (state[5] < MOST)
 
         def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
-            b, rest, way, square, n = state
+            b, rest, way, square, moves, n = state
             change = self._laplacian(way)
             curvature = inner(way, change)
-            moves = unfinished(b, rest) & (curvature > 0)
+            # Between parts of the plan that nothing joins L is flat, but for rounding.
+            moves = moves & (curvature > rounding * inner(way, self.q * way))
             length = spread(xp.where(moves, square / xp.where(moves, curvature, 1.0), 0.0), b)
             b, rest = b + length * way, rest - length * change
             before, square = square, inner(rest, inverse * rest)
             ratio = xp.where(before > 0, square / xp.where(before > 0, before, 1.0), 0.0)
-            return b, rest, inverse * rest + spread(ratio, b) * way, square, n + 1
+            way = inverse * rest + spread(ratio, b) * way
+            return b, rest, way, square, moves & unfinished(b, rest), n + 1
 
-        way = inverse * missing
-        start = (
-            xp.zeros_like(missing),
-            missing,
-            way,
-            inner(missing, way),
-            xp.zeros_like(tolerance)[0],
-        )
+        b, way = xp.zeros_like(missing), inverse * missing
+        start = (b, missing, way, inner(missing, way), unfinished(b, missing), 0.0 * tolerance[0])
         return self.kernel.repeat(goes_on, step, start)[0]
