@@ -318,12 +318,13 @@ class TestFits:
         parts = fit_of("nmf", X, band(1), 1.0, batch=2)
         assert parts.objective == pytest.approx(whole.objective, rel=1e-4)
         weights = np.arange(9) % 3 + 1.0
-        heavy = fit_of("nmf", np.repeat(X, weights.astype(int), axis=0), band(1), 1.0)
-        weighted = fit_of("nmf", X, band(1), 1.0, sample_weight=weights)
-        same = wtf.wasserstein(X, weighted.to_tensor(), loss(band(1), 1.0))
-        assert weighted.converged
-        assert same.converged
-        assert heavy.converged
+        fit = fit_of("nmf", X, band(1), 1.0, sample_weight=weights)
+        each = [
+            float(wtf.wasserstein(x, y, loss(band(1), 1.0), tol=1e-10).value)
+            for x, y in zip(X, fit.to_tensor(), strict=True)
+        ]
+        entropies = sum(0.05 * float(wtf.entropy(factor)[0]) for factor in fit.factors)
+        assert fit.objective == pytest.approx(weights @ each + entropies, rel=1e-7)
 
     @numpy_only
     def test_project(self):
@@ -331,24 +332,19 @@ class TestFits:
         fit = fit_of("nmf", X, band(1), 1.0)
         fresh = samples(seed=5)[0]
         found = fit.project(fresh)
-        best = np.inf
-        for scale in (0.97, 1.0, 1.03):
-            A = found * scale
-            value = float(
-                wtf.wasserstein(fresh, A @ fit.factors[1].T, loss(band(1), 1.0), tol=1e-10).value
-            )
-            value += 0.05 * float(wtf.entropy(A)[0])
-            best = min(best, value)
-            if scale == 1.0:
-                at_found = value
-        assert at_found == best
+
+        def value(A):
+            Y = A @ fit.factors[1].T
+            transported = wtf.wasserstein(fresh, Y, loss(band(1), 1.0), tol=1e-12).value
+            return float(transported) + 0.05 * float(wtf.entropy(A)[0])
+
+        assert all(value(found) < value(found * scale) for scale in (0.97, 1.03))
 
     @numpy_only
     def test_regular_but_for_forbidden_ways(self):
         """Costs of a grid with a band are not made coarser."""
         X = np.random.default_rng(0).gamma(1.0, size=(3, 32, 32))
-        C = np.minimum(band(32, 32), math.inf)
-        C = np.where(band(8, 32) < math.inf, C, math.inf)
+        C = band(8, 32)
         fit = wtf.cp(X, 2, loss((C, C), 1.0, 0.2), rng=0, max_iter=5, tol=1.0)
         assert math.isfinite(fit.objective)
 
