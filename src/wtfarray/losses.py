@@ -117,7 +117,8 @@ class Wasserstein:
     ----------
     costs : array (n, n) or sequence of arrays
         One cost for each entry of ``modes``; the cost of moving is their sum. NumPy costs follow
-        the data onto their library, dtype and device. ``inf`` forbids a way.
+        the data onto their library, dtype and device. ``inf`` forbids a way; balanced, mass must
+        then be able to go where it is wanted.
     eps : float
         The smoothing, in the units of the cost.
     lam : float

@@ -72,7 +72,8 @@ def wasserstein(
     Parameters
     ----------
     X, Y : array (n_0, ..., n_{d-1})
-        Non-negative; balanced transport needs samples of equal mass.
+        Non-negative; balanced transport needs samples of equal mass, and where infinite costs part
+        the bins into islands, islands of equal mass.
     loss : Wasserstein
         Costs, eps, lam and transported modes.
     tol : float, optional
