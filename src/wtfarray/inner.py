@@ -111,7 +111,7 @@ class Sinkhorn:
             worse, size = self._growth(rest, size)
             back = self._learn(g, phi, worse, log_Y, live)
             if not problem.kernel.is_open:
-                # Along banned ways potentials may run away: no secants while most mass is astray.
+                # Where ways are forbidden g may run away: no secants while most mass is astray.
                 secants.forget(size > problem.mass)
             self._last = (g, phi)
             residual = self._residual(log_Y, phi, live)
