@@ -115,7 +115,7 @@ def loss_of(X, Y, loss):
         return float(wtf.wasserstein(X, Y, loss, tol=1e-10, max_iter=20_000).value)
     if isinstance(loss, wtf.Frobenius):
         return 0.5 * float(np.sum((X - Y) ** 2))
-    return float(np.sum(X * np.log(X / Y) - X + Y))
+    return float(np.sum(X * np.log(np.where(X > 0, X, Y) / Y) - X + Y))
 
 
 def blocks_of(fit):

@@ -43,6 +43,52 @@ def numpy_loss(X, Y, lam):
     return wtf.wasserstein(to_numpy(X), to_numpy(Y), LOSSES[lam], tol=1e-12)
 
 
+STEPS = np.subtract.outer(np.arange(4.0), np.arange(4.0)) ** 2
+BANDS = {
+    lam: wtf.Wasserstein(np.where(STEPS <= 1, STEPS, math.inf), eps=0.2, lam=lam) for lam in LAMS
+}
+
+
+def banded(lam):
+    """Bins out of reach in the first sample; balanced, Y is 0 there."""
+    X = jnp.asarray([[3.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])
+    Y = jnp.asarray([[1.0, 2.0, 1.5, 0.5], [2.0, 2.0, 2.0, 4.0], [5.0, 4.0, 6.0, 5.0]])
+    return X, Y.at[0, 2:].set(0.0) if math.isinf(lam) else Y
+
+
+class TestInfiniteCosts:
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_are_those_of_the_numpy_solver(self, lam):
+        X, Y = banded(lam)
+        values = each(X, Y, BANDS[lam])
+        expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), BANDS[lam], tol=1e-12)
+        np.testing.assert_allclose(float(jnp.sum(values)), float(expected.value), rtol=1e-10)
+        gradient = jax.jit(jax.grad(lambda Y: jnp.sum(each(X, Y, BANDS[lam]))))(Y)
+        assert bool(jnp.all(jnp.isfinite(gradient)))
+        if lam == 1.0:
+            np.testing.assert_allclose(to_numpy(gradient), expected.gradient, atol=1e-5)
+            assert gradient[0, 2:].tolist() == [1.0, 1.0]
+
+    def test_infinite_losses_are_nan_when_traced(self):
+        X, Y = banded(math.inf)
+        far = jnp.asarray([[5.0, 5.0, 5.0, 5.0], [1.0, 4.0, 3.0, 2.0], [1.0, 1.0, 1.0, 17.0]])
+        Y = jnp.where(jnp.arange(3)[:, None] == 2, far, Y)
+        with pytest.raises(ValueError, match="Y cannot be reached from X"):
+            wtf.wasserstein(to_numpy(X), to_numpy(Y), BANDS[math.inf], max_iter=200)
+        values = jax.jit(lambda Y: each(X, Y, BANDS[math.inf], max_iter=200))(Y)
+        assert jnp.isnan(values).tolist() == [False, False, True]
+
+    def test_islands(self):
+        C = np.full((4, 4), math.inf)
+        C[:2, :2] = C[2:, 2:] = 1.0
+        X, Y = banded(math.inf)
+        loss = wtf.Wasserstein(C, eps=0.2)
+        values = jax.jit(lambda Y: each(X, Y, loss))(Y)
+        assert jnp.isnan(values).tolist() == [False, True, True]
+        with pytest.raises(ValueError, match=r"Y weighs 4\.0 in sample 1 on the island of bin"):
+            each(X, Y, loss)
+
+
 @pytest.mark.parametrize("lam", LAMS)
 class TestGradient:
     def test_check_grads_in_both(self, lam):
@@ -123,7 +169,7 @@ def test_kernel_that_underflows(eps):
     costs = tuple(wtf.grid_cost(3, 4))
     kernel = GibbsKernel.of(costs, eps)
     compiled = CompiledKernel(
-        *(tuple(map(jnp.asarray, costs)), eps, tuple(map(jnp.asarray, kernel.matrices)))
+        *(tuple(map(jnp.asarray, costs)), eps, tuple(map(jnp.asarray, kernel.matrices)), True)
     )
     logs = np.random.default_rng(0).normal(scale=1e3, size=(2, 3, 4))
     logs[0, 1, :] = -math.inf

@@ -211,31 +211,6 @@ class TestProductCost:
         rtol = 1e-6 if dtype == "float32" else 1e-14
         assert_close(result, array(expected, dtype), rtol=rtol)
 
-    @few
-    @given(shape=st.sampled_from(SHAPES), seed=st.integers(0, 1000))
-    def test_is_infinite_where_a_way_is_barred(self, array, shape, seed):
-        rng = np.random.default_rng(seed)
-        costs = random_costs(rng, shape, barred=0.2)
-        a, b = (rng.uniform(size=(3, *shape)) * (rng.uniform(size=shape) < 0.3) for _ in "ab")
-        full, pairs = full_cost(costs), a.reshape(3, -1, 1) * b.reshape(3, 1, -1)
-        terms = np.where(pairs > 0, pairs * np.where(pairs > 0, full, 0.0), 0.0)
-        result = kernel_of(costs, 0.1, array).product_cost(array(a), array(b))
-        assert_close(result, array(terms.sum(axis=(1, 2))), rtol=1e-13)
-
-    @every_dtype
-    def test_sees_a_barred_way_however_little_takes_it(self, array, dtype):
-        cost = np.array([[0.0, np.inf], [1.0, 0.0]])
-        tiny = 1e-30 if dtype == "float32" else 1e-200
-        kernel = kernel_of([cost], 0.1, array, dtype)
-        for a, b in [([tiny, 0.0], [0.0, tiny]), ([tiny, 1.0], [1.0, tiny])]:
-            result = kernel.product_cost(array([a], dtype), array([b], dtype))
-            assert_close(result, array([np.inf], dtype))
-
-    def test_nothing_costs_nothing(self, array):
-        cost = np.array([[0.0, np.inf], [1.0, 0.0]])
-        kernel = kernel_of([cost], 0.1, array)
-        assert_close(kernel.product_cost(array([[0.0, 0.0]]), array([[0.0, 0.0]])), array([0.0]))
-
 
 class TestLogsumexp:
     def test_is_the_sum(self, array, xp):

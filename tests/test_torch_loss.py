@@ -91,6 +91,50 @@ class TestGradient:
         assert not wasserstein_loss(X, Y, loss_of(1.0)).requires_grad
 
 
+class TestInfiniteCosts:
+    def samples(self, device, lam):
+        """Bins out of reach, and balanced a banded way from X to Y."""
+        X = torch.asarray([[3.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+        Y = torch.asarray([[1.0, 2.0, 1.5, 0.5], [2.0, 2.0, 2.0, 4.0]], dtype=torch.float64)
+        if math.isinf(lam):
+            Y[0, 2:] = 0.0
+        steps = torch.arange(4.0, dtype=torch.float64)
+        cost = (steps[:, None] - steps[None, :]) ** 2
+        cost[cost > 1.0] = math.inf
+        return X.to(device), Y.to(device), wtf.Wasserstein(cost.to(device), eps=0.2, lam=lam)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_value_and_gradient_are_those_of_wasserstein(self, device, lam):
+        X, Y, loss = self.samples(device, lam)
+        X.requires_grad_(), Y.requires_grad_()
+        value = wasserstein_loss(X, Y, loss, tol=1e-13)
+        value.backward()
+        expected = wtf.wasserstein(X.detach(), Y.detach(), loss, tol=1e-13)
+        assert value.item() == pytest.approx(float(expected.value), rel=1e-12)
+        assert bool(torch.isfinite(X.grad).all())
+        assert bool(torch.isfinite(Y.grad).all())
+        if lam == 1.0:
+            torch.testing.assert_close(Y.grad, expected.gradient, rtol=1e-6, atol=1e-6)
+            assert Y.grad[0, 2:].tolist() == [1.0, 1.0]
+        else:
+            assert bool((Y.grad[0, 2:] > 100.0).all())  # as good as infinite
+
+    def test_gradcheck(self, device):
+        X, Y, loss = self.samples(device, 1.0)
+        assert torch.autograd.gradcheck(
+            lambda Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
+            Y.requires_grad_(),
+            atol=1e-5,
+        )
+
+    def test_islands_of_different_mass_are_refused(self, device):
+        X, Y, _ = self.samples(device, math.inf)
+        cost = torch.full((4, 4), math.inf, dtype=torch.float64, device=device)
+        cost[:2, :2] = cost[2:, 2:] = 1.0
+        with pytest.raises(ValueError, match=r"Y weighs 4\.0 in sample 0 on the island of bin"):
+            wasserstein_loss(X[1:], Y[1:], wtf.Wasserstein(cost, eps=0.2))
+
+
 class TestTransforms:
     @pytest.mark.parametrize("lam", LAMS)
     def test_func_grad(self, device, lam):

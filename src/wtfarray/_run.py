@@ -497,4 +497,6 @@ def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
     text = f"{why}; relative duality gap {gap:.1e}"
     if not certified:
         text += f", above {CERTIFIED:g}: choose a larger eps"
+        if gap == math.inf:
+            text += " or, where costs are infinite, a finite lam"
     return text

@@ -65,11 +65,13 @@ def descend(
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
             solved = solved and found.gap <= SOLVED * max(abs(objective), scale)
-            if found.objective <= objective:
+            if found.objective <= objective and found.objective < math.inf:
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective
         if report(Sweep(sweep, blocks, objective, gap, evaluations)):
             return blocks, g, "reported"
+        if objective == math.inf:
+            return blocks, g, "unsolved"  # balanced, and X cannot go to any such model
         magnitude = max(abs(objective), scale)
         if gain <= tol * magnitude and precision <= tol:
             return blocks, g, "tolerance" if solved else "unsolved"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from jax import lax
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
 from wtfarray.inner import Iterate, Sinkhorn, translation
-from wtfarray.kernels import GibbsKernel, _from_logs, _to_logs, logsumexp, smallest_sum
+from wtfarray.kernels import GibbsKernel, State, _from_logs, _to_logs, logsumexp, smallest_sum
 from wtfarray.legendre import dual_of_free, xlogx
 from wtfarray.tensor import apply_to_mode, inner, per_sample, spread
 from wtfarray.transport import FAR, TransportProblem
@@ -25,7 +26,7 @@ class CompiledKernel(GibbsKernel):
     """A kernel whose ways through the log domain are chosen on the device."""
 
     top: float = 0.0
-    """The largest finite cost, summed over the axes."""
+    """What potentials vary by at most."""
 
     def _log_product(
         self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
@@ -34,9 +35,17 @@ class CompiledKernel(GibbsKernel):
             logs = _log_apply_axis(logs, matrix, cost * (-1.0 / self.eps), axis)
         return logs
 
-    def largest_cost(self) -> float:
-        """The largest finite cost: known beforehand, for here it could not be read."""
+    def longest_way(self) -> float:
+        """Known beforehand, for here it could not be read."""
         return self.top
+
+    @staticmethod
+    def repeat(
+        goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+    ) -> State:
+        """As a loop on the device."""
+        last: State = lax.while_loop(goes_on, step, state)
+        return last
 
 
 def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
@@ -65,16 +74,18 @@ def compiled_problem(
     lam: float,
     order: tuple[int, ...],
     top: float,
+    *,
+    is_open: bool,
 ) -> TransportProblem:
     """`TransportProblem.of`, for the log domain alone, in which nothing underflows."""
     matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)
     constant = per_sample(xlogx(data, jnp) - data) * (-eps)
-    kernel = CompiledKernel(costs, eps, matrices, top)
+    kernel = CompiledKernel(costs, eps, matrices, is_open, top)
     unused = math.nan
     return TransportProblem(data, kernel, lam, order, per_sample(data), constant, unused, unused)
 
 
-class State(NamedTuple):
+class Progress(NamedTuple):
     """What one iteration hands to the next."""
 
     ahead: Array
@@ -103,8 +114,8 @@ class CompiledSinkhorn(Sinkhorn):
         """Iterate until the gap is at most ``tol`` times the value; g and the values, (N,)."""
         problem = self.problem
         lam, mass = problem.lam, problem.mass
-        filled = spread(mass > 0, Y)
-        live = (Y > 0) & filled
+        filled, reached = spread(mass > 0, Y), problem.reached
+        live = (Y > 0) & reached
         log_Y = jnp.log(jnp.where(live, Y, 1.0))
         floor = jnp.sum(mass) * problem.kernel.eps
         factor = problem.kernel.eps if problem.conserves_mass else lam
@@ -113,20 +124,18 @@ class CompiledSinkhorn(Sinkhorn):
             # As `bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
             u = dual_of_free(point.g, lam, jnp)
             values = inner(u, Y) - problem.value(point.marginal) - mass * point.shift
-            allowed = jnp.where((Y > 0) | ~filled, point.g, -math.inf)
+            allowed = jnp.where((Y > 0) | ~reached, point.g, -math.inf)
             gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
             return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
 
-        def advance(state: State) -> State:
+        def advance(state: Progress) -> Progress:
             g = state.ahead
-            if not problem.conserves_mass:
-                g = jnp.where(filled, g, FAR * lam)
             masked = jnp.where(live, g, jnp.where(filled, -math.inf, 0.0))
             marginal, log_q = problem.marginal(masked, safe=True)
             shift, shrunk = 0.0 * mass, Y
             if not problem.conserves_mass:
                 shift, shrunk = translation(problem, g, Y, live)
-                g = g + spread(shift, g)
+                g = jnp.where(reached, g + spread(shift, g), FAR * lam)
                 log_q = log_q + g * (1.0 / lam)
             rest = shrunk - marginal.q
             phi = jnp.where(live, log_q * self._damp, 0.0)
@@ -137,6 +146,8 @@ class CompiledSinkhorn(Sinkhorn):
             secants.forget(worse)
             change = phi - state.phi
             secants.add(g - state.g - change, change, ~worse & (state.n > 0))
+            if not problem.kernel.is_open:
+                secants.forget(size > mass)
             step = secants.step(residual)
             ratio, unused = residual * (1.0 / self._damp), 0.0 * mass
             point = Iterate(g, marginal, shift, ratio, rest, unused, size)
@@ -146,8 +157,8 @@ class CompiledSinkhorn(Sinkhorn):
             values, gap, limit = lax.cond(
                 look, lambda: measure(point), lambda: (state.values, state.gap, state.limit)
             )
-            later = estimate * jnp.minimum(0.5, (limit / gap) ** 2)
-            return State(
+            later = estimate * jnp.where(gap < math.inf, jnp.minimum(0.5, (limit / gap) ** 2), 0.1)
+            return Progress(
                 ahead=jnp.where(spread(worse, g), state.plain, g + step),
                 g=g,
                 phi=phi,
@@ -161,13 +172,13 @@ class CompiledSinkhorn(Sinkhorn):
                 check=jnp.where(look, later, state.check),
             )
 
-        def unfinished(state: State) -> Array:
+        def unfinished(state: Progress) -> Array:
             return (state.n == 0) | ((state.gap > state.limit) & (state.n < max_iter))
 
         last = lax.while_loop(unfinished, advance, self._first(Y))
         return last.g, last.values
 
-    def _first(self, Y: Array) -> State:
+    def _first(self, Y: Array) -> Progress:
         none, never = jnp.zeros_like(Y), jnp.asarray(math.inf, dtype=Y.dtype)
         numbers, count = jnp.zeros_like(self.problem.mass), range(self._memory)
         pairs = (
@@ -177,7 +188,7 @@ class CompiledSinkhorn(Sinkhorn):
             jnp.stack([jnp.stack([numbers for _ in count]) for _ in count]),
         )
         # Infinite limits: the first point is looked at, whatever its estimate.
-        return State(
+        return Progress(
             *(self.g, self.g, none, self.g, numbers + math.inf, pairs),
             *(jnp.asarray(0), numbers, never, never, never),
         )

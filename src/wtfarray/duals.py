@@ -29,7 +29,7 @@ from wtfarray.legendre import (
     largest_exponent,
     shrinkage,
 )
-from wtfarray.losses import BoundLoss, Loss
+from wtfarray.losses import BoundLoss, Loss, refuse_islands
 from wtfarray.models import Block, core_block, cp_block, cp_weights_block, tucker_block
 from wtfarray.tensor import check_cp, check_tucker, per_sample, spread
 
@@ -273,6 +273,7 @@ def _bind(
     instance_of("loss", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
     common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     bound = loss.bind(X)
+    refuse_islands(bound)
     if len(factors) != X.ndim:
         msg = f"factors has {len(factors)} entries: expected {X.ndim}, one for each mode of X"
         raise ValueError(msg)

@@ -113,6 +113,8 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
         if n % 2 or n < 2 * SMALLEST:
             return ()
         table = to_host(cost)
+        if not np.isfinite(table).all():
+            return ()  # ways that are forbidden here may be open on a coarser grid
         steps = table[0, :]
         distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
         regular = np.allclose(table, steps[distance], rtol=1e-6) and np.all(np.diff(steps) > 0)

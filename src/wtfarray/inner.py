@@ -94,9 +94,8 @@ class Sinkhorn:
         xp = array_namespace(Y)
         problem, damp = self.problem, self._damp
         balanced = problem.conserves_mass
-        filled = spread(problem.mass > 0, Y)
-        live = (Y > 0) & filled
-        # Zeros in Y and empty samples take extra passes: only where there are any.
+        live = (Y > 0) & problem.reached
+        # Zeros in Y and bins that no mass can reach take extra passes: only where there are any.
         live = None if bool(xp.all(live)) else live
         log_Y = xp.log(Y if live is None else xp.where(live, Y, 1.0))
         if self._secants is None:
@@ -108,13 +107,14 @@ class Sinkhorn:
             g = self._last[0] + secants.step(self._residual(log_Y, self._last[1], live))
         size = None
         while True:
-            if live is not None and not balanced:
-                g = xp.where(filled, g, FAR * problem.lam)
-            marginal, log_q = self._marginal(g, live, filled)
+            marginal, log_q = self._marginal(g, live)
             shift, shrunk = 0.0 * problem.mass, Y
             if not balanced:
                 shift, shrunk = translation(problem, g, Y, live)
-                g = self.g = g + spread(shift, g)
+                g = g + spread(shift, g)
+                if live is not None:
+                    g = xp.where(problem.reached, g, FAR * problem.lam)
+                self.g = g
                 log_q = log_q + g * (1.0 / problem.lam)
             rest = shrunk - marginal.q
             del shrunk
@@ -124,6 +124,9 @@ class Sinkhorn:
             del log_q
             worse, size = self._growth(rest, size)
             back = self._learn(g, phi, worse, log_Y, live)
+            if not problem.kernel.is_open:
+                # Where ways are forbidden g may run away: no secants while most mass is astray.
+                secants.forget(size > problem.mass)
             self._last = (g, phi)
             residual = self._residual(log_Y, phi, live)
             del phi
@@ -160,10 +163,11 @@ class Sinkhorn:
         residual = log_Y * self._damp - phi
         return residual if live is None else array_namespace(phi).where(live, residual, 0.0)
 
-    def _marginal(self, g: Array, live: Array | None, filled: Array) -> tuple[Marginal, Array]:
+    def _marginal(self, g: Array, live: Array | None) -> tuple[Marginal, Array]:
         xp = array_namespace(g)
         self.evaluations += 1
         if live is not None:
+            filled = spread(self.problem.mass > 0, g)
             g = xp.where(live, g, xp.where(filled, -math.inf, 0.0 * g))
         marginal, log_q = self.problem.marginal(g, safe=self._safe)
         if marginal.lost is not None and bool(xp.any(marginal.lost)):
@@ -185,7 +189,7 @@ class Sinkhorn:
 def reach(problem: TransportProblem) -> float:
     """How far the solution may be: as potentials vary, and lam times the log of what is off."""
     lam = 0.0 if problem.conserves_mass else problem.lam
-    return 3.0 * problem.kernel.largest_cost() + 20.0 * lam
+    return 3.0 * problem.kernel.longest_way() + 20.0 * lam
 
 
 def translation(
@@ -235,5 +239,5 @@ def solve_to_gap(
             if gap <= limit or n == max_iter:
                 return g, n
             # The rounded gap falls like the root of the size: look again when it should do.
-            check = size * min(0.5, (limit / gap) ** 2)
+            check = size * (min(0.5, (limit / gap) ** 2) if gap < math.inf else 0.1)
     raise AssertionError  # the iterates do not end

@@ -27,13 +27,17 @@ from wtfarray._arrays import (
 )
 from wtfarray._typing import Array
 from wtfarray.compiled import MEMORY, CompiledSinkhorn, compiled_problem
+from wtfarray.islands import Islands, islands_of
+from wtfarray.kernels import all_open, longest_way
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.sinkhorn import (
     centred,
+    impossible,
     of_equal_mass,
     prepare,
     smoothing_levels,
     stranded,
+    wrong_islands,
     wrong_mass,
 )
 from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
@@ -144,7 +148,11 @@ class Settings:
     modes: tuple[tuple[int, ...], ...] | None
     levels: tuple[float, ...]
     top: float
-    """The largest finite cost, summed over the costs."""
+    """What potentials vary by at most."""
+    is_open: bool
+    """Whether every cost is finite."""
+    islands: Islands | None
+    """Of a balanced loss."""
     transported: tuple[int, ...]
     tol: float
     max_iter: int
@@ -152,13 +160,15 @@ class Settings:
     @classmethod
     def of(cls, loss: Wasserstein, shape: tuple[int, ...], tol: float, max_iter: int) -> Settings:
         """Read off a loss with costs on the host all that decides how it is solved."""
-        top = sum(float(np.max(cost, where=np.isfinite(cost), initial=0.0)) for cost in loss.costs)
+        is_open = all_open(loss.costs)
         return cls(
             loss.eps,
             loss.lam,
             loss.modes,
             smoothing_levels(loss),
-            top,
+            longest_way(loss.costs),
+            is_open,
+            None if is_open or not math.isinf(loss.lam) else islands_of(loss.costs),
             loss.transported(shape),
             tol,
             max_iter,
@@ -204,19 +214,25 @@ def _compiled(
     costs = tuple(jnp.asarray(cost, dtype=X.dtype) for cost in costs)
 
     def problem_at(eps: Any, data: Array) -> TransportProblem:
-        return compiled_problem(data, costs, eps, settings.lam, order, settings.top)
+        settled = (settings.lam, order, settings.top)
+        return compiled_problem(data, costs, eps, *settled, is_open=settings.is_open)
 
     data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
     problem = problem_at(settings.eps, data)
     Y = stack(problem, Y)
     # What `prepare` would refuse: solved for ones instead, and marked in the end.
     unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    unsound = unsound | stranded(problem, Y) | (problem.out_of_reach() & (Y > 0))
+    unsound = unsound | stranded(problem, Y)
+    if problem.conserves_mass and problem.closed is not None:
+        unsound = unsound | (problem.closed & (Y > 0))
     refused = jnp.any(unsound, axis=tuple(range(1, Y.ndim)))
     refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
+    islands = settings.islands
+    if islands is not None:
+        refused = refused | jnp.any(wrong_islands(problem, Y, islands), axis=1)
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
     problem = problem_at(settings.eps, data)
-    Y = of_equal_mass(problem, Y)
+    Y = of_equal_mass(problem, Y, islands)
 
     def level(
         found: tuple[Array, Array], setting: tuple[Array, Array, Array]
@@ -234,6 +250,8 @@ def _compiled(
     if problem.conserves_mass:
         g = centred(g, Y)
     slope_X, slope_Y = slopes(problem, Y, g)
+    if problem.conserves_mass and not settings.is_open:
+        refused = refused | impossible(problem, values)
     values = jnp.where(refused, math.nan, values)
     slope_X, slope_Y = (
         unstack(problem, jnp.where(spread(refused, slope), math.nan, slope), shape)

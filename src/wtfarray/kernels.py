@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -11,6 +13,8 @@ from array_api_compat import array_namespace
 from wtfarray._host import to_host
 from wtfarray._typing import Array, Namespace
 from wtfarray.tensor import apply_to_mode
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,12 +30,15 @@ class GibbsKernel:
     costs: tuple[Array, ...]
     eps: float
     matrices: tuple[Array, ...]
+    is_open: bool
+    """Whether every cost is finite: everything can go everywhere."""
 
     @classmethod
     def of(cls, costs: tuple[Array, ...], eps: float) -> GibbsKernel:
         """Build the kernel's matrices once."""
         xp = array_namespace(*costs)
-        return cls(costs, eps, tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs))
+        matrices = tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs)
+        return cls(costs, eps, matrices, all_open(costs))
 
     def apply(self, stack: Array) -> Array:
         """``K F`` for every sample F, by plain products."""
@@ -60,10 +67,9 @@ class GibbsKernel:
     ) -> Array:
         return _log_apply(logs, matrices, costs, self.eps)
 
-    def largest_cost(self) -> float:
-        """The largest finite cost, summed over the axes."""
-        xp = array_namespace(*self.costs)
-        return sum(float(xp.max(xp.where(xp.isfinite(c), c, 0.0))) for c in self.costs)
+    def longest_way(self) -> float:
+        """What potentials vary by at most: see `longest_way`."""
+        return longest_way(self.costs)
 
     def spacing(self) -> float:
         """The largest cost from a bin to the nearest other one along its axis."""
@@ -75,30 +81,59 @@ class GibbsKernel:
         return max(spacings)
 
     def reaches(self, targets: Array) -> Array:
-        """From where, (N, m_1, ..., m_t) bool, some of the ``targets`` can be reached."""
-        xp = array_namespace(targets)
-        dtype = self.costs[0].dtype
-        finite = tuple(xp.astype(xp.isfinite(cost), dtype) for cost in self.costs)
-        return GibbsKernel(self.costs, self.eps, finite).apply(xp.astype(targets, dtype)) > 0
+        """From where some of the ``targets`` can be reached; bool, broadcasts against them."""
+        return _any_along(targets, self.costs, is_open=self.is_open)
 
     def reached(self, sources: Array) -> Array:
-        """What, (N, m_1, ..., m_t) bool, can be reached from some of the ``sources``."""
-        return GibbsKernel(tuple(cost.mT for cost in self.costs), self.eps, ()).reaches(sources)
+        """What can be reached from some of the ``sources``; bool, broadcasts against them."""
+        costs = tuple(cost.mT for cost in self.costs)
+        return _any_along(sources, costs, is_open=self.is_open)
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
-        """``<C, a b^T>`` a sample, (N,); inf where mass would have to take a forbidden way."""
+        """``<C, a b^T>`` a sample, (N,), of finite costs."""
         xp = array_namespace(sources)
         total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
         for axis, cost in enumerate(self.costs, start=1):
             others = tuple(k for k in range(1, sources.ndim) if k != axis)
             a, b = (xp.sum(s, axis=others) if others else s for s in (sources, targets))
-            finite = xp.isfinite(cost)
-            open_cost = xp.where(finite, cost, 0.0)
-            total = total + xp.sum(a * xp.matmul(b, open_cost.mT), axis=1)
-            shut, a, b = (xp.astype(some, cost.dtype) for some in (~finite, a > 0, b > 0))
-            forbidden = xp.sum(a * xp.matmul(b, shut.mT), axis=1)
-            total = xp.where(forbidden > 0, math.inf, total)
+            total = total + xp.sum(a * xp.matmul(b, cost.mT), axis=1)
         return total
+
+    @staticmethod
+    def repeat(
+        goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+    ) -> State:
+        """Step while ``goes_on``."""
+        while bool(goes_on(state)):
+            state = step(state)
+        return state
+
+
+def all_open(costs: Sequence[Array]) -> bool:
+    """Whether every cost is finite."""
+    xp = array_namespace(*costs)
+    return all(bool(xp.all(xp.isfinite(cost))) for cost in costs)
+
+
+def longest_way(costs: Sequence[Array]) -> float:
+    """The largest cost, summed over the axes; if ways are forbidden, of a step for every bin."""
+    xp = array_namespace(*costs)
+    is_open, total = all_open(costs), 0.0
+    for cost in costs:
+        largest = float(xp.max(xp.where(xp.isfinite(cost), cost, 0.0)))
+        total += largest if is_open else largest * float(cost.shape[0])
+    return total
+
+
+def _any_along(some: Array, costs: tuple[Array, ...], *, is_open: bool) -> Array:
+    """Whether ways of finite cost lead to any of ``some``; where all do, in the whole sample."""
+    xp = array_namespace(some)
+    if is_open:
+        return xp.any(some, axis=tuple(range(1, some.ndim)), keepdims=True)
+    count = xp.astype(some, costs[0].dtype)
+    for axis, cost in enumerate(costs, start=1):
+        count = apply_to_mode(count, xp.astype(xp.isfinite(cost), cost.dtype), axis)
+    return count > 0
 
 
 def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:

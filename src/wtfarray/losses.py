@@ -22,6 +22,7 @@ from wtfarray._arrays import (
 )
 from wtfarray._typing import Array
 from wtfarray.costs import check_cost, place_cost
+from wtfarray.islands import islands_of
 from wtfarray.kernels import GibbsKernel
 from wtfarray.legendre import free_of_dual, kl_divergence
 from wtfarray.tensor import inner, per_sample
@@ -86,6 +87,23 @@ def unstack(bound: BoundLoss, stacked: Array, shape: tuple[int, ...]) -> Array:
     return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
 
 
+def refuse_islands(bound: BoundLoss) -> None:
+    """Refuse balanced transport for a model if mass cannot go everywhere: it would be infinite."""
+    if not isinstance(bound, TransportProblem) or not bound.conserves_mass or bound.closed is None:
+        return
+    if islands_of(bound.kernel.costs) is not None:
+        msg = (
+            "loss is balanced (lam = inf) and its infinite costs part the bins into islands, on "
+            "each of which a model would have to weigh what X does: expected ways of finite cost "
+            "between all bins, or a finite lam"
+        )
+        raise ValueError(msg)
+    expected = (
+        "mass from where every bin of its sample is reached at a finite cost, or a finite lam"
+    )
+    refuse_where(bound.closed, "X, its transported modes last,", bound.data, expected)
+
+
 @dataclass(frozen=True, eq=False)
 class Wasserstein:
     """
@@ -99,7 +117,8 @@ class Wasserstein:
     ----------
     costs : array (n, n) or sequence of arrays
         One cost for each entry of ``modes``; the cost of moving is their sum. NumPy costs follow
-        the data onto their library, dtype and device. ``inf`` forbids a way.
+        the data onto their library, dtype and device. ``inf`` forbids a way; balanced, mass must
+        then be able to go where it is wanted.
     eps : float
         The smoothing, in the units of the cost.
     lam : float

@@ -21,8 +21,11 @@ from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, largest, per_sample
 from wtfarray.transport import FAR, Marginal, TransportProblem
 
-FEW, APART = 64, 4.0
-"""Samples of so many bins, so many eps apart, are solved by Newton's method."""
+FEW = {False: ((64, 4.0),), True: ((64, 1.0), (256, 8.0))}
+"""
+Samples of so many bins, so many eps apart, are solved by Newton's method, and more of them if the
+transport is balanced: there Sinkhorn's iterations have nothing else to hold on to.
+"""
 CHUNK = 2**18
 """Plans are computed so many entries at a time."""
 TRIALS = 12
@@ -41,9 +44,9 @@ def inner_solver(problem: TransportProblem, g: Array) -> InnerSolver:
 
 def has_few_bins(problem: TransportProblem) -> bool:
     """Whether samples have few bins, and these lie so far apart that the plan is all but sparse."""
-    if math.prod(problem.data.shape[1:]) > FEW:
-        return False
-    return problem.kernel.spacing() > APART * problem.kernel.eps
+    bins = math.prod(problem.data.shape[1:])
+    limits = [apart for few, apart in FEW[problem.conserves_mass] if bins <= few]
+    return bool(limits) and problem.kernel.spacing() > limits[0] * problem.kernel.eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,8 @@ class Newton:
         self._follows = follows
         self._bins = math.prod(g.shape[1:])
         self._data = self._flat(problem.data)
+        shape = tuple(problem.data.shape)
+        self._reached = self._flat(array_namespace(g).broadcast_to(problem.reached, shape))
         self._exponents = _dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
 
     def _flat(self, stack: Array) -> Array:
@@ -117,12 +122,8 @@ class Newton:
         xp = array_namespace(Y)
         shape = tuple(Y.shape)
         Y = self._flat(Y)
-        filled = self.problem.mass[:, None] > 0
-        live = (Y > 0) & filled
-        g = self._flat(self.g)
-        if not self.problem.conserves_mass:
-            g = xp.where(filled, g, FAR * self.problem.lam)
-        point = self._point(g, Y, live)
+        live = (Y > 0) & self._reached
+        point = self._point(self._flat(self.g), Y, live)
         n = 0
         while True:
             if self._follows and n % PATIENCE == 0:
@@ -205,7 +206,7 @@ class Newton:
     def _levels(self) -> list[Newton]:
         """The same problem with larger eps, from the largest to the smallest."""
         problem = self.problem
-        most = 0.05 * problem.kernel.largest_cost() / problem.kernel.eps
+        most = 0.05 * problem.kernel.longest_way() / problem.kernel.eps
         count = math.ceil(math.log(max(most, 1.0)) / math.log(RATIO))
         coarser = (problem.at_eps(problem.kernel.eps * RATIO**k) for k in range(count, 0, -1))
         return [Newton(level, self.g, follows=False) for level in coarser]
@@ -218,7 +219,7 @@ class Newton:
         shrunk = xp.where(live, Y, 0.0)
         if not self.problem.conserves_mass:
             shift, shrunk = translation(self.problem, g, Y, live)
-            g = g + shift[:, None]
+            g = xp.where(self._reached, g + shift[:, None], FAR * lam)
         size = max(1, CHUNK // self._bins**2)
         slices = [slice(i, i + size) for i in range(0, g.shape[0], size)]
         stacks = (g, shrunk, live, self._data)

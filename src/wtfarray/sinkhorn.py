@@ -22,6 +22,8 @@ from wtfarray._arrays import (
 )
 from wtfarray._typing import Array
 from wtfarray.inner import solve_to_gap
+from wtfarray.islands import Islands, islands_of
+from wtfarray.legendre import xlogx
 from wtfarray.losses import Wasserstein, stack, unstack
 from wtfarray.newton import inner_solver
 from wtfarray.tensor import inner, per_sample, spread
@@ -39,7 +41,10 @@ class TransportResult:
     value: Array
     """(), the lower bound."""
     gradient: Array
-    """In Y, of its shape; -inf where Y is 0 (and X is not). Balanced: up to a constant a sample."""
+    """In Y, of its shape; -inf where Y is 0 (and X is not). Balanced: up to a constant a sample.
+
+    Where no mass of X can go at a finite cost it is lam, balanced inf.
+    """
     gap: float
     converged: bool
     message: str
@@ -68,7 +73,8 @@ def wasserstein(
     Parameters
     ----------
     X, Y : array (n_0, ..., n_{d-1})
-        Non-negative; balanced transport needs samples of equal mass.
+        Non-negative; balanced transport needs samples of equal mass, and where infinite costs part
+        the bins into islands, islands of equal mass.
     loss : Wasserstein
         Costs, eps, lam and transported modes.
     tol : float, optional
@@ -169,6 +175,12 @@ def solve_transport(
     message = f"duality gap {gap:.1e} after {n_iter} iterations"
     if not converged:
         message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
+        if problem.conserves_mass and not problem.kernel.is_open:
+            _refuse_impossible(problem, values)
+            message += (
+                "; some ways are forbidden (infinite costs), and perhaps Y cannot be reached: a "
+                "finite lam allows for that"
+            )
         warnings.warn(message, stacklevel=3)
     return Solution(problem, Y, g, u, values, gap, converged, message, n_iter)
 
@@ -215,21 +227,76 @@ def prepare(X: Array, Y: Array, loss: Wasserstein) -> tuple[TransportProblem, Ar
     if bool(xp.any(lost)):
         data, lost = (unstack(problem, stacked, shape) for stacked in (problem.data, lost))
         refuse_where(lost, "X", data, "a way of finite cost to where Y is positive")
-    lost = problem.out_of_reach() & (Y > 0)
+    if not problem.conserves_mass or problem.closed is None:
+        return problem, of_equal_mass(problem, Y)
+    lost = problem.closed & (Y > 0)
     if bool(xp.any(lost)):
         stacked, lost = (unstack(problem, array, shape) for array in (Y, lost))
-        refuse_where(lost, "Y", stacked, "zeros where no mass of X can go at a finite cost")
-    return problem, of_equal_mass(problem, Y)
+        expected = "0 where no mass of X can go at a finite cost, or a loss with finite lam"
+        refuse_where(lost, "Y", stacked, expected)
+    islands = islands_of(problem.kernel.costs)
+    if islands is not None:
+        _refuse_islands(problem, Y, islands)
+    return problem, of_equal_mass(problem, Y, islands)
+
+
+def _refuse_islands(problem: TransportProblem, Y: Array, islands: Islands) -> None:
+    """Refuse a Y whose islands do not weigh what those of X do."""
+    xp = array_namespace(Y)
+    wrong = wrong_islands(problem, Y, islands)
+    if not bool(xp.any(wrong)):
+        return
+    mass, found = islands.masses(problem.data, Y)
+    sample, island = divmod(int(xp.argmax(xp.astype(wrong, xp.int64))), wrong.shape[1])
+    msg = (
+        f"Y weighs {float(found[sample, island])} in sample {sample} on the island of bin "
+        f"{islands.somewhere(island)}, where X weighs {float(mass[sample, island])}, and no way of "
+        "finite cost leads to another: expected the same mass, or a loss with finite lam"
+    )
+    raise ValueError(msg)
 
 
 def wrong_mass(problem: TransportProblem, Y: Array) -> Array:
     """The samples, (N,) bool, whose mass makes the loss infinite."""
     mass, found = problem.mass, per_sample(Y)
-    xp = array_namespace(Y)
     if not problem.conserves_mass:
         return (mass > 0) & ~(found > 0)
-    tolerance = 1e-6 if Y.dtype == xp.float64 else 1e-3
+    return _differ(found, mass)
+
+
+def wrong_islands(problem: TransportProblem, Y: Array, islands: Islands) -> Array:
+    """The samples and islands, (N, islands) bool, whose mass makes a balanced loss infinite."""
+    mass, found = islands.masses(problem.data, Y)
+    return _differ(found, mass)
+
+
+def _differ(found: Array, mass: Array) -> Array:
+    """Where masses differ by more than rounding."""
+    xp = array_namespace(mass)
+    tolerance = 1e-6 if mass.dtype == xp.float64 else 1e-3
     return xp.abs(found - mass) > tolerance * mass
+
+
+def impossible(problem: TransportProblem, values: Array) -> Array:
+    """The samples, (N,) bool, with lower bounds that no finite balanced loss can have."""
+    xp = array_namespace(values)
+    # <C, P> is at most the largest cost, and E(P) largest if all of P is in one place.
+    largest = sum(xp.max(xp.where(xp.isfinite(c), c, 0.0)) for c in problem.kernel.costs)
+    mass = problem.mass
+    return values > mass * largest + (xlogx(mass, xp) - mass) * problem.kernel.eps
+
+
+def _refuse_impossible(problem: TransportProblem, values: Array) -> None:
+    """Refuse a Y that the dual values show to be out of reach."""
+    xp = array_namespace(values)
+    lost = impossible(problem, values)
+    if bool(xp.any(lost)):
+        sample = int(xp.argmax(xp.astype(lost, xp.int64)))
+        msg = (
+            f"Y cannot be reached from X by ways of finite cost in sample {sample}, where the loss "
+            "is infinite: expected a Y that can, or a loss with finite lam"
+        )
+        raise ValueError(msg)
 
 
 def stranded(problem: TransportProblem, Y: Array) -> Array:
@@ -237,11 +304,13 @@ def stranded(problem: TransportProblem, Y: Array) -> Array:
     return (problem.data > 0) & ~problem.kernel.reaches(Y > 0)
 
 
-def of_equal_mass(problem: TransportProblem, Y: Array) -> Array:
-    """Balanced: remove from Y what its mass still differs by from that of X."""
+def of_equal_mass(problem: TransportProblem, Y: Array, islands: Islands | None = None) -> Array:
+    """Balanced: remove from Y what its mass still differs by from that of X, on every island."""
     if not problem.conserves_mass:
         return Y
     xp = array_namespace(Y)
-    found = per_sample(Y)
-    ratio = xp.where(found > 0, problem.mass / xp.where(found > 0, found, 1.0), 0.0)
-    return Y * spread(ratio, Y)
+    mass, found = problem.mass, per_sample(Y)
+    if islands is not None:
+        mass, found = islands.masses(problem.data, Y)
+    ratio = xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0)
+    return Y * (spread(ratio, Y) if islands is None else islands.spread(ratio, Y))

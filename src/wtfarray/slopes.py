@@ -11,7 +11,6 @@ from wtfarray._typing import Array
 from wtfarray.legendre import dual_of_free
 from wtfarray.losses import Wasserstein, unstack
 from wtfarray.sinkhorn import solve_transport
-from wtfarray.tensor import spread
 from wtfarray.transport import FAR, TransportProblem
 
 REDUCTIONS = ("sum", "mean", "none")
@@ -54,14 +53,14 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     the other; with ``<g, Y> = 0`` they are the slopes of ``Phi(X, Y <X, 1> / <Y, 1>)``.
 
     Towards an entry of 0 both fall to -inf. What stands there is the slope at the smallest normal
-    number: a zero times it is 0, which is the limit of what passes through, say, a softmax.
+    number: a zero times it is 0, which is the limit of what passes through, say, a softmax. Where
+    the loss is infinite for all but 0 the slope is taken to be as large, and positive.
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
-    empty = spread(problem.mass == 0, Y)
     if not problem.conserves_mass:
-        g = xp.where(empty, FAR * lam, g)
-    allowed = (Y > 0) | empty
+        g = xp.where(problem.reached, g, FAR * lam)
+    allowed = (Y > 0) | ~problem.reached
     log_Kf = problem.kernel.log_apply(xp.where(allowed, g, -math.inf) * (1.0 / eps))
     least = float(xp.finfo(Y.dtype).smallest_normal)
     slope_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
@@ -69,4 +68,9 @@ def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]
     log_back = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
     at_zero = (math.log(least) - log_back) * (1.0 / (1.0 / eps + 1.0 / lam))
     u = dual_of_free(xp.where(allowed, g, at_zero), lam, xp)
+    if problem.closed is not None:
+        # Mass that has no way to Y, or balanced from X, would cost inf.
+        slope_X = xp.where(log_Kf > -math.inf, slope_X, -math.log(least) * eps)
+        if problem.conserves_mass:
+            u = xp.where(problem.closed, -math.log(least) * eps, u)
     return slope_X, u

@@ -18,7 +18,7 @@ from wtfarray.legendre import dual_of_free, kl_divergence
 from wtfarray.losses import stack, unstack
 from wtfarray.tensor import inner, per_sample
 from wtfarray.term import TermValue
-from wtfarray.transport import TransportProblem
+from wtfarray.transport import FAR, TransportProblem
 
 SPARSE = 0.05
 """Data with a smaller share of positive entries than this are taken from the side of the data."""
@@ -75,7 +75,7 @@ class SourceTerm:
     def forget(self) -> None:
         """Drop the secants."""
         kernel = self._at_level.kernel
-        reach = 3.0 * kernel.largest_cost() / kernel.eps
+        reach = 3.0 * kernel.longest_way() / kernel.eps
         self._secants = Secants(self._memory, self._x, reach)
         self._safe_back = self._safe_forth = False
 
@@ -85,7 +85,7 @@ class SourceTerm:
         problem = self._at_level
         Y = stack(problem, model)
         mass = float(xp.sum(problem.mass))
-        log_Y = _log(Y)
+        log_Y = self._log(Y)
         last, before, plain = None, math.inf, self.dual
         log_a = self.dual
         for n in range(1, max_iter + 1):
@@ -113,7 +113,7 @@ class SourceTerm:
             if done or n == max_iter:
                 break
             log_a = self.dual
-        self.free = g = h * problem.kernel.eps
+        self.free = g = self._free(h)
         u = dual_of_free(g, problem.lam, xp)
         value = self._value(u, Y, log_Kb)
         gradient = unstack(problem, u, self.shape)
@@ -146,14 +146,14 @@ class SourceTerm:
         """
         xp = array_namespace(Y)
         problem = self._at_level
-        log_a, h, log_Kb = self._cycle(self.dual, _log(Y))
-        g = h * problem.kernel.eps
+        log_a, h, log_Kb = self._cycle(self.dual, self._log(Y))
+        g = self._free(h)
         if problem.conserves_mass:
             value, gap, u = problem.bounds(g, Y)
         else:
             u = dual_of_free(g, problem.lam, xp)
             value = self._value(u, Y, log_Kb)
-            u = xp.where(Y > 0, u, -math.inf)
+            u = xp.where((Y > 0) | ~problem.reached, u, -math.inf)
             gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))
             gap = gap * problem.lam
         return float(value[0]), float(gap[0]), u
@@ -190,7 +190,8 @@ class SourceTerm:
             if bool(xp.all(fine | (log_Y == -math.inf))):
                 return xp.log(xp.where(fine, back, 1.0)) + top
             self._safe_back = True
-        return kernel.log_apply_adjoint(self._scatter(log_a, -math.inf, log_Y))
+        back = kernel.log_apply_adjoint(self._scatter(log_a, -math.inf, log_Y))
+        return xp.where(log_Y > -math.inf, back, 0.0)
 
     def _log_forth(self, h: Array) -> Array:
         """``log K exp(h)`` on the support."""
@@ -213,8 +214,16 @@ class SourceTerm:
         xp = array_namespace(full)
         return xp.reshape(xp.take(xp.reshape(full, (-1,)), self._support), (1, -1))
 
+    def _log(self, Y: Array) -> Array:
+        """``log Y``, -inf where nothing can arrive."""
+        xp = array_namespace(Y)
+        live = (Y > 0) & self.problem.reached
+        return xp.where(live, xp.log(xp.where(live, Y, 1.0)), -math.inf)
 
-def _log(Y: Array) -> Array:
-    xp = array_namespace(Y)
-    positive = Y > 0
-    return xp.where(positive, xp.log(xp.where(positive, Y, 1.0)), -math.inf)
+    def _free(self, h: Array) -> Array:
+        """The free dual variable: where no mass can go, ``u = lam``."""
+        problem = self._at_level
+        g = h * problem.kernel.eps
+        if problem.closed is None or problem.conserves_mass:
+            return g
+        return array_namespace(g).where(problem.closed, FAR * problem.lam, g)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
-from wtfarray._arrays import refuse_where
 from wtfarray._host import to_host
 from wtfarray._typing import Array
 from wtfarray.inner import InnerSolver, Iterate, solve_to_gap
@@ -18,6 +17,7 @@ from wtfarray.losses import (
     BoundKullbackLeibler,
     BoundLoss,
     Loss,
+    refuse_islands,
     stack,
     unstack,
 )
@@ -39,11 +39,7 @@ def terms_of(
     terms: list[Term] = []
     for loss in losses:
         bound = loss.bind(X)
-        if isinstance(bound, TransportProblem):
-            expected = "mass from where every bin of its sample is reached at a finite cost"
-            refuse_where(
-                bound.out_of_reach(), "X, its transported modes last,", bound.data, expected
-            )
+        refuse_islands(bound)
         weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
         if (
             isinstance(bound, TransportProblem)

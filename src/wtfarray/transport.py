@@ -11,10 +11,11 @@ from array_api_compat import array_namespace
 from wtfarray._typing import Array
 from wtfarray.kernels import GibbsKernel, smallest_sum
 from wtfarray.legendre import dual_of_free, kl_divergence, xlogx
+from wtfarray.mending import Mending
 from wtfarray.tensor import inner, per_sample, spread
 
 FAR = 40.0
-"""An empty sample has ``u = lam``; so it is to rounding at this multiple of lam in g."""
+"""Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
 CHUNK = 2**16
 """Samples are certified so many entries at a time: it takes some fifteen temporaries."""
 
@@ -108,9 +109,22 @@ class TransportProblem:
         eps, lam = self.kernel.eps, self.lam
         return eps if self.conserves_mass else eps * lam / (lam + eps)
 
-    def out_of_reach(self) -> Array:
-        """Where, (N, ...) bool, no mass of X can go at a finite cost, in samples that have any."""
+    @cached_property
+    def closed(self) -> Array | None:
+        """Where, (N, ...) bool, no mass of a sample that has any can go; None: nowhere."""
+        if self.kernel.is_open:
+            return None
         return ~self.kernel.reached(self.data > 0) & spread(self.mass > 0, self.data)
+
+    @cached_property
+    def reached(self) -> Array:
+        """Where mass of X can go at a finite cost; bool, broadcasts against X."""
+        filled = spread(self.mass > 0, self.data)
+        return filled if self.closed is None else filled & ~self.closed
+
+    def _heard(self, g: Array) -> Array:
+        """-inf for g where no mass can go: it makes no difference to K f where X is positive."""
+        return g if self.closed is None else array_namespace(g).where(self.closed, -math.inf, g)
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """
@@ -176,6 +190,7 @@ class TransportProblem:
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
         xp = array_namespace(g)
+        g = self._heard(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
         logs = g - top
         logs *= 1.0 / self.kernel.eps
@@ -189,7 +204,7 @@ class TransportProblem:
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
 
     def _log_marginal(self, g: Array) -> tuple[Array, Array]:
-        h = g * (1.0 / self.kernel.eps)
+        h = self._heard(g) * (1.0 / self.kernel.eps)
         log_Kf = self.kernel.log_apply(h)
         return h + self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
 
@@ -213,28 +228,38 @@ class TransportProblem:
 
     def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(Y)
-        empty = spread(self.mass == 0, Y)
         if not self.conserves_mass:
-            g = xp.where(empty, FAR * self.lam, g)
-        allowed = (Y > 0) | empty
+            g = xp.where(self.reached, g, FAR * self.lam)
+        allowed = (Y > 0) | ~self.reached
         masked = xp.where(allowed, g, -math.inf)
         values, q = self.safe_conjugate(masked)
         u = dual_of_free(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
-        return inner(u, Y) - values, gap, xp.where(allowed, u, -math.inf)
+        values = inner(u, Y) - values
+        u = xp.where(allowed, u, -math.inf)
+        if self.conserves_mass and self.closed is not None:
+            u = xp.where(self.closed, math.inf, u)
+        return values, gap, u
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
         For finite lam the plan of any g has the right first marginal, and the gap of that plan
-        collapses to ``lam KL(q | Y exp(-g/lam))``. Balanced: the plan is rounded.
+        collapses to ``lam KL(q | Y exp(-g/lam))``. Balanced: the plan is rounded, or mended where
+        some ways are forbidden.
         """
         if self.conserves_mass:
-            return self._rounded_gap(g, marginal, model)
+            rounded = self._rounded_gap if self.kernel.is_open else self._mended_gap
+            return rounded(g, marginal, model)
         xp = array_namespace(g)
         shrunk = model * xp.exp(xp.where(model > 0, g, 0.0) * (-1.0 / self.lam))
         return per_sample(kl_divergence(marginal, shrunk, xp)) * self.lam
+
+    def _mended_gap(self, g: Array, q: Array, Y: Array) -> Array:
+        h = self._heard(g) * (1.0 / self.kernel.eps)
+        log_a = self.log_scaling(self.kernel.log_apply(h))
+        return Mending(self.kernel, log_a, h, self.data, q).gap(g, Y)
 
     def _rounded_gap(self, g: Array, q: Array, Y: Array) -> Array:
         """
