@@ -1,0 +1,170 @@
+"""Samples of few bins that lie far apart: the inner problem by Newton's method."""
+
+import itertools
+import math
+
+import numpy as np
+import ot
+import pytest
+from fitting import spare_jax
+from helpers import numpy_only, to_numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wtfarray as wtf
+from wtfarray import newton
+from wtfarray.inner import Sinkhorn
+from wtfarray.newton import Newton, inner_solver
+from wtfarray.transport import TransportProblem
+
+LAMS = [0.5, 1e3, math.inf]
+
+
+def histograms(n=4, m=5, seed=0, zeros=0.0):
+    """Two stacks of samples that weigh 1."""
+    rng = np.random.default_rng(seed)
+    stacks = rng.gamma(0.7, size=(2, n, m)) + 1e-6
+    stacks[rng.random(stacks.shape) < zeros] = 0.0
+    stacks[:, :, 0] += 1e-3
+    return stacks / stacks.sum(axis=2, keepdims=True)
+
+
+def bound(array, X, m, eps, lam):
+    """The problem of X on a line of m bins."""
+    return wtf.Wasserstein(wtf.grid_cost(m), eps=eps, lam=lam).bind(array(X))
+
+
+def solved(solver, Y, iterations=40):
+    """The last of some iterates."""
+    points = solver.iterates(Y)
+    return [next(points) for _ in range(iterations)][-1]
+
+
+@pytest.mark.parametrize("lam", LAMS)
+@pytest.mark.parametrize("eps", [1e-4, 1e-3, 0.03])
+def test_solves_what_sinkhorn_cannot(xp, array, eps, lam):
+    if (eps, lam) != (1e-3, 1e3):
+        spare_jax(xp)
+    X, Y = map(array, histograms(zeros=0.2))
+    problem = bound(array, to_numpy(X), 5, eps, lam)
+    solver = inner_solver(problem, xp.zeros_like(Y))
+    assert isinstance(solver, Newton)
+    point = solved(solver, Y)
+    _, gaps, _ = problem.bounds(point.g, Y)
+    scale = eps + abs(float(xp.sum(problem.bounds(point.g, Y)[0])))
+    assert float(xp.sum(gaps)) <= 1e-8 * scale
+
+
+@pytest.mark.parametrize("eps", [1e-4, 1e-2])
+def test_is_the_earth_movers_distance_but_for_the_smoothing(xp, array, eps):
+    if eps != 1e-2:
+        spare_jax(xp)
+    X, Y = histograms(seed=1)
+    cost = np.asarray(wtf.grid_cost(5)[0])
+    exact = sum(ot.emd2(x, y, cost) for x, y in zip(X, Y, strict=True))
+    loss = wtf.Wasserstein([cost], eps=eps, lam=math.inf)
+    result = wtf.wasserstein(array(X), array(Y), loss)
+    assert result.converged
+    # eps E(P) of a plan of mass 1 lies between that of a spread plan and that of a single entry.
+    least = exact - eps * len(X) * (1.0 + math.log(25.0))
+    assert least <= float(result.value) <= exact - eps * len(X) + result.gap + 1e-12
+
+
+@numpy_only
+@given(
+    seed=st.integers(0, 10_000),
+    m=st.integers(2, 8),
+    eps=st.floats(-4.0, -1.0).map(lambda x: 10.0**x),
+    lam=st.sampled_from([0.1, 10.0, 1e4, math.inf]),
+)
+def test_no_iterate_is_worse_than_it_says(seed, m, eps, lam):
+    X, Y = histograms(m=m, seed=seed)
+    problem = bound(np.asarray, X, m, eps, lam)
+    points = Newton(problem, np.zeros_like(Y)).iterates(Y)
+    values, errors = [], []
+    for _ in range(30):
+        point = next(points)
+        values.append(problem.bounds(point.g, Y)[0])
+        errors.append(point.decrement)
+    best = values[-1]
+    rounding = 1e-10 * (np.abs(best) + eps)
+    assert all(np.all(best - v <= e + rounding) for v, e in zip(values, errors, strict=True))
+    rises = [np.all(b - a >= -rounding) for a, b in itertools.pairwise(values)]
+    assert all(rises)
+    assert np.all(errors[-1] <= 1e-6 * (np.abs(best) + eps))
+
+
+@pytest.mark.parametrize("lam", LAMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
+    if (dtype, lam) != ("float64", 0.5):
+        spare_jax(xp)
+    X, Y = (array(stack, dtype) for stack in histograms(m=6, seed=2, zeros=0.1))
+    problem = wtf.Wasserstein(wtf.grid_cost(6), eps=0.3, lam=lam).bind(X)
+    start = xp.zeros_like(Y)
+    solvers = Newton(problem, start), Sinkhorn(problem, start)
+    points = [solved(solver, Y).g for solver in solvers]
+    values = [to_numpy(problem.bounds(g, Y)[0]) for g in points]
+    assert np.allclose(*values, rtol=1e-9 if dtype == "float64" else 1e-4)
+
+
+@numpy_only
+@pytest.mark.parametrize("lam", [10.0, math.inf])
+def test_samples_a_few_at_a_time(monkeypatch, lam):
+    X, Y = histograms(n=7, seed=3)
+    problem = bound(np.asarray, X, 5, 1e-3, lam)
+    whole = solved(Newton(problem, np.zeros_like(Y)), Y)
+    monkeypatch.setattr(newton, "CHUNK", 50)  # two samples
+    parts = solved(Newton(problem, np.zeros_like(Y)), Y)
+    assert np.allclose(whole.marginal.q, parts.marginal.q, rtol=1e-9, atol=1e-14)
+
+
+@numpy_only
+@pytest.mark.parametrize("lam", [10.0, math.inf])
+def test_zero_samples_and_single_bins(lam):
+    X, Y = histograms(n=4, seed=4)
+    X[0] = Y[0] = 0.0
+    X[1], X[2] = np.eye(5)[4], np.eye(5)[0]
+    Y[2] = np.eye(5)[4]
+    if not math.isinf(lam):
+        Y[0] = 0.2
+    problem = bound(np.asarray, X, 5, 1e-3, lam)
+    point = solved(Newton(problem, np.zeros_like(Y)), Y)
+    values, gaps, _ = problem.bounds(point.g, Y)
+    assert np.all(gaps <= 1e-8)
+    assert values[0] == pytest.approx(0.0 if math.isinf(lam) else lam)
+    if math.isinf(lam):  # all of the mass goes from one end to the other
+        assert values[2] == pytest.approx(wtf.grid_cost(5)[0][0, 4] - 1e-3)
+
+
+@numpy_only
+@pytest.mark.parametrize(
+    ("shape", "eps", "lam", "few"),
+    [
+        ((9, 4), 0.01, 10.0, True),
+        ((9, 4), 1.0, math.inf, False),
+        ((9, 64), 1e-3, math.inf, True),
+        ((9, 64), 1e-3, 10.0, False),
+        ((9, 65), 1e-4, 10.0, False),
+        ((9, 12, 12), 1e-3, math.inf, True),
+        ((9, 17, 17), 1e-3, math.inf, False),
+        ((1, 1), 1e-3, 10.0, False),
+    ],
+)
+def test_is_chosen_where_bins_are_few_and_apart(shape, eps, lam, few):
+    loss = wtf.Wasserstein(wtf.grid_cost(*shape[1:]), eps=eps, lam=lam)
+    problem = loss.bind(np.ones(shape))
+    assert isinstance(problem, TransportProblem)
+    assert isinstance(inner_solver(problem, np.zeros(shape)), Newton) == few
+
+
+@numpy_only
+@pytest.mark.parametrize("seed", [5, 7, 8, 11, 13])
+@pytest.mark.parametrize("lam", [1e3, math.inf])
+def test_fits_between_few_bins_converge(seed, lam):
+    rng = np.random.default_rng(seed)
+    m, rank = int(rng.integers(2, 7)), int(rng.integers(1, 4))
+    X = rng.dirichlet(np.ones(m), int(rng.integers(2, 8)))
+    loss = wtf.Wasserstein(wtf.grid_cost(m), eps=10.0 ** rng.uniform(-2.5, -1.3), lam=lam)
+    fit = wtf.nmf(X, rank, loss, rho=10.0 ** rng.uniform(-5, -1), rng=seed, tol=1e-5)
+    assert fit.converged, fit.message
