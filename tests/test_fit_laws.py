@@ -218,6 +218,16 @@ class TestLaws:
         assert turned.objective == pytest.approx(plain.objective, rel=1e-9)
         assert_same_factors(turned.factors, [plain.factors[k] for k in (1, 0, 2)], rtol=1e-4)
 
+    @pytest.mark.parametrize("model", RANKS)
+    def test_memory_of_the_data_does_not_matter(self, model):
+        X, options = data(), {"init": start(model), "rho": 0.02, "tol": 1e-9}
+        plain = run(model, X, RANKS[model], LOSSES["unbalanced"], **options)
+        last = np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 0, -1)), -1, 0)
+        for other in (np.asfortranarray(X), last):
+            found = run(model, other, RANKS[model], LOSSES["unbalanced"], **options)
+            assert found.objective == pytest.approx(plain.objective, rel=1e-9)
+            assert_same_factors(found.factors, plain.factors, rtol=1e-4, atol=1e-7)
+
     def test_matrix_of_images_is_a_matrix_of_pixels(self):
         X, (a, b) = data(), wtf.grid_cost(*SHAPE[1:])
         dense = (a[:, None, :, None] + b[None, :, None, :]).reshape(20, 20)

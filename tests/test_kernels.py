@@ -176,6 +176,26 @@ class TestApply:
         rtol = 1e-5 if dtype == "float32" else 1e-14
         assert_close(result, array(expected.reshape(stack.shape), dtype), rtol=rtol)
 
+    @either_way
+    @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3)], ids=str)
+    @every_dtype
+    def test_does_not_depend_on_the_memory_of_the_stack(self, array, xp, shape, dtype, adjoint):
+        """Samples last, reversed, and cut out of a larger stack."""
+        rng = np.random.default_rng(2)
+        kernel = kernel_of(random_costs(rng, shape, dtype), 0.5, array, dtype)
+        apply = kernel.apply_adjoint if adjoint else kernel.apply
+        stack = rng.uniform(size=(7, *shape))
+        expected = apply(array(stack, dtype))
+        backwards = tuple(range(len(shape), -1, -1))
+        views = [
+            xp.moveaxis(array(np.moveaxis(stack, 0, -1), dtype), -1, 0),
+            xp.permute_dims(array(stack.transpose(), dtype), backwards),
+            array(np.repeat(stack, 2, axis=0), dtype)[::2, ...],
+        ]
+        rtol = 1e-5 if dtype == "float32" else 1e-14
+        for view in views:
+            assert_close(apply(view), expected, rtol=rtol)
+
     @every_shape
     def test_adjoint(self, array, shape):
         rng = np.random.default_rng(1)
