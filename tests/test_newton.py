@@ -108,6 +108,18 @@ def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
     assert np.allclose(*values, rtol=1e-9 if dtype == "float64" else 1e-4)
 
 
+@pytest.mark.parametrize("lam", LAMS)
+def test_light_bins_have_their_potentials(xp, array, lam):
+    """However little they weigh: a factor that is to grow there needs the slope."""
+    if lam != math.inf:
+        spare_jax(xp)
+    X, Y = histograms(m=6, seed=5)
+    Y[:, 2], Y[1, 4], Y[2, 5] = 1e-30, 1e-300, 1e-9
+    Y /= Y.sum(axis=1, keepdims=True)
+    point = solved(Newton(bound(array, X, 6, 0.01, lam), array(0.0 * Y)), array(Y))
+    assert np.max(np.abs(to_numpy(point.ratio))) <= 1e-6
+
+
 @numpy_only
 @pytest.mark.parametrize("lam", [10.0, math.inf])
 def test_samples_a_few_at_a_time(monkeypatch, lam):

@@ -29,6 +29,8 @@ transport is balanced: there Sinkhorn's iterations have nothing else to hold on 
 CHUNK = 2**18
 """Plans are computed so many entries at a time."""
 TRIALS = 12
+LIGHT = 1e-6
+"""Bins of less than this share of the mass follow the others by plain steps, in logarithms."""
 FAR_OFF = 30.0
 """A Newton step longer than this multiple of eps starts where the quadratic model says little."""
 PATIENCE = 20
@@ -57,11 +59,11 @@ class _Point:
     logs: Array
     """``log K f``."""
     q: Array
-    shrunk: Array
-    """``Y exp(-g/lam)``."""
     rest: Array
     """``Y exp(-g/lam) - q``, the gradient of the value."""
     step: Array
+    light: Array
+    """Where too little is at stake for Newton's method, bool."""
     value: Array
 
     @cached_property
@@ -123,6 +125,7 @@ class Newton:
         shape = tuple(Y.shape)
         Y = self._flat(Y)
         live = (Y > 0) & self._reached
+        log_Y = xp.log(xp.where(live, Y, 1.0))
         point = self._point(self._flat(self.g), Y, live)
         n = 0
         while True:
@@ -130,42 +133,46 @@ class Newton:
                 point = self._followed(point, Y, live, shape)
             n += 1
             self.g = xp.reshape(point.g, shape)
-            yield self._iterate(point, live, shape)
-            point = self._advanced(point, Y, live)
+            ratio = xp.where(live, log_Y - self._log_mass(point, shape), 0.0)
+            yield self._iterate(point, ratio, shape)
+            point = self._advanced(point, ratio, Y, live)
 
-    def _iterate(self, point: _Point, live: Array, shape: tuple[int, ...]) -> Iterate:
+    def _log_mass(self, point: _Point, shape: tuple[int, ...]) -> Array:
+        """``g/lam + log q``, however small q is: `log Y` at the solution."""
+        problem = self.problem
+        xp = array_namespace(point.g)
+        log_a = problem.log_scaling(xp.reshape(point.logs, shape))
+        log_q = self._flat(problem.kernel.log_apply_adjoint(log_a))
+        return log_q + point.g * (1.0 / problem.damping)  # 1/eps + 1/lam
+
+    def _iterate(self, point: _Point, ratio: Array, shape: tuple[int, ...]) -> Iterate:
         xp = array_namespace(point.g)
         # Where the quadratic model holds it tells the error; concavity bounds it everywhere.
         near = point.length <= self.problem.kernel.eps
         error = xp.where(near, point.decrement, point.size * self._reach)
+        aside = xp.where(point.light, ratio * self.problem.damping, 0.0)
+        error = error + xp.abs(inner(point.rest, aside))
         q, log_Kf, ratio, rest = (
-            xp.reshape(array, shape)
-            for array in (point.q, point.logs, self._ratio(point, live), point.rest)
+            xp.reshape(array, shape) for array in (point.q, point.logs, ratio, point.rest)
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
         return Iterate(self.g, marginal, shift, ratio, rest, error, point.size)
 
-    @staticmethod
-    def _ratio(point: _Point, live: Array) -> Array:
-        """``log(Y exp(-g/lam) / q)``, 0 where it is not sought."""
-        xp = array_namespace(live)
-        least = float(xp.finfo(point.q.dtype).smallest_normal)
-        logs = (xp.log(xp.maximum(some, least)) for some in (point.shrunk, point.q))
-        return xp.where(live, next(logs) - next(logs), 0.0)
-
-    def _advanced(self, point: _Point, Y: Array, live: Array) -> _Point:
+    def _advanced(self, point: _Point, ratio: Array, Y: Array, live: Array) -> _Point:
         """One step of every sample."""
         xp = array_namespace(Y)
-        eps, damp = self.problem.kernel.eps, self.problem.damping
+        eps = self.problem.kernel.eps
         tiny = float(xp.finfo(Y.dtype).eps)
         rounding = 500.0 * tiny * (xp.abs(point.value) + eps * self.problem.mass)
         t = xp.minimum(1.0, self._reach / xp.maximum(point.length, tiny * self._reach))
         near = point.length <= eps
+        plain = ratio * self.problem.damping
         best, searching = point, point.value == point.value
         for trial in range(TRIALS):
             last = trial == TRIALS - 1
-            step = self._ratio(point, live) * damp if last else point.step * t[:, None]
+            # A plain step of any of the bins raises the value.
+            step = plain if last else xp.where(point.light, plain, point.step * t[:, None])
             new = self._point(point.g + step, Y, live)
             gain = new.value - point.value
             rises = (gain > 0) & (gain >= 1e-2 * t * point.decrement)
@@ -224,18 +231,16 @@ class Newton:
         slices = [slice(i, i + size) for i in range(0, g.shape[0], size)]
         stacks = (g, shrunk, live, self._data)
         parts = [self._plan(*(stack[some, :] for stack in stacks)) for some in slices]
-        log_Kf, q, rest, step = (
+        log_Kf, q, rest, step, light = (
             arrays[0] if len(parts) == 1 else xp.concat(list(arrays))
             for arrays in zip(*parts, strict=True)
         )
         conjugate = self.problem.value_of_logs(xp.reshape(log_Kf, tuple(self.problem.data.shape)))
         value = inner(dual_of_free(g, lam, xp), Y) - conjugate
-        return _Point(g, log_Kf, q, shrunk, rest, step, value)
+        return _Point(g, log_Kf, q, rest, step, light, value)
 
-    def _plan(
-        self, g: Array, shrunk: Array, live: Array, data: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """``log K f``, the marginal q, the gradient and the Newton step of some samples."""
+    def _plan(self, g: Array, shrunk: Array, live: Array, data: Array) -> tuple[Array, ...]:
+        """``log K f``, the marginal q, the gradient, the Newton step, and the light bins."""
         xp = array_namespace(g)
         h = xp.where(live, g * (1.0 / self.problem.kernel.eps), -math.inf)
         logs = h[:, None, :] + self._exponents[None, :, :]
@@ -249,10 +254,11 @@ class Newton:
         plan = plan * (xp.sqrt(data)[:, :, None] / total)
         q = xp.matmul(plan.mT, xp.sqrt(data)[:, :, None])[:, :, 0]
         rest = xp.where(live, shrunk - q, 0.0)
-        return log_Kf, q, rest, self._step(plan, shrunk, rest, live)
+        light = xp.maximum(shrunk, q) <= LIGHT * xp.sum(data, axis=1, keepdims=True)
+        return log_Kf, q, rest, self._step(plan, shrunk, rest, live & ~light), light
 
-    def _step(self, plan: Array, shrunk: Array, rest: Array, live: Array) -> Array:
-        """The Newton step; ``plan`` is that of the samples divided by the root of X."""
+    def _step(self, plan: Array, shrunk: Array, rest: Array, heavy: Array) -> Array:
+        """The Newton step of the heavy bins; ``plan`` has been divided by the root of X."""
         xp = array_namespace(plan)
         info = xp.finfo(plan.dtype)
         identity = xp.eye(self._bins, dtype=plan.dtype, device=device_of(plan))[None, :, :]
@@ -261,7 +267,7 @@ class Newton:
         diagonal = xp.sum(links, axis=2) + xp.abs(rest) * (1.0 / self._reach)
         if not self.problem.conserves_mass:
             diagonal = diagonal + shrunk * (1.0 / self.problem.lam)
-        usable = live & (diagonal > float(info.smallest_normal) / float(info.eps))
+        usable = heavy & (diagonal > float(info.smallest_normal) / float(info.eps))
         root = xp.where(usable, xp.sqrt(xp.where(usable, diagonal, 1.0)), 0.0)
         scale = xp.where(usable, 1.0 / xp.where(usable, root, 1.0), 0.0)
         matrix = identity * (1.0 + 10.0 * float(info.eps))
