@@ -18,7 +18,7 @@ from array_api_compat import device as device_of
 from wtfarray._typing import Array
 from wtfarray.inner import InnerSolver, Iterate, Sinkhorn, reach, translation
 from wtfarray.legendre import dual_of_free
-from wtfarray.tensor import inner, largest, per_sample
+from wtfarray.tensor import inner, largest, per_sample, slices_of
 from wtfarray.transport import FAR, Marginal, TransportProblem
 
 FEW = {False: ((64, 4.0),), True: ((64, 1.0), (256, 8.0))}
@@ -228,7 +228,7 @@ class Newton:
             shift, shrunk = translation(self.problem, g, Y, live)
             g = xp.where(self._reached, g + shift[:, None], FAR * lam)
         size = max(1, CHUNK // self._bins**2)
-        slices = [slice(i, i + size) for i in range(0, g.shape[0], size)]
+        slices = slices_of(g.shape[0], size)
         stacks = (g, shrunk, live, self._data)
         parts = [self._plan(*(stack[some, :] for stack in stacks)) for some in slices]
         log_Kf, q, rest, step, light = (

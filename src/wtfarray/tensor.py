@@ -373,6 +373,11 @@ def spread(values: Array, like: Array) -> Array:
     return array_namespace(values).reshape(values, (-1,) + (1,) * (like.ndim - 1))
 
 
+def slices_of(samples: int, size: int) -> list[slice]:
+    """Cut a number of samples into slices of at most ``size``."""
+    return [slice(i, min(i + size, samples)) for i in range(0, samples, size)]
+
+
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
     """Some samples of a stack (N, ...), by their numbers."""
     xp = array_namespace(stack)

@@ -24,7 +24,7 @@ from wtfarray.losses import (
 from wtfarray.newton import has_few_bins, inner_solver
 from wtfarray.source import SourceTerm, is_sparse
 from wtfarray.sparse_samples import SparseSamplesTerm, has_sparse_samples
-from wtfarray.tensor import inner, spread
+from wtfarray.tensor import inner, slices_of, spread
 from wtfarray.term import Term, TermValue
 from wtfarray.transport import TransportProblem
 
@@ -88,7 +88,7 @@ class TransportTerm:
         if batch is None:
             parts = min(PARTS, math.prod(problem.data.shape) // SMALL)
             batch = math.ceil(samples / max(1, parts))
-        self._slices = [slice(i, i + batch) for i in range(0, samples, batch)]
+        self._slices = slices_of(samples, batch)
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._latest: Array | None = None

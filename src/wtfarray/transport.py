@@ -12,7 +12,7 @@ from wtfarray._typing import Array
 from wtfarray.kernels import GibbsKernel, smallest_sum
 from wtfarray.legendre import dual_of_free, kl_divergence, xlogx
 from wtfarray.mending import Mending
-from wtfarray.tensor import inner, per_sample, spread
+from wtfarray.tensor import inner, per_sample, slices_of, spread
 
 FAR = 40.0
 """Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
@@ -221,7 +221,7 @@ class TransportProblem:
         size = max(1, CHUNK * samples // math.prod(self.data.shape))
         if size >= samples:
             return self._bounds(g, Y)
-        slices = [slice(i, i + size) for i in range(0, samples, size)]
+        slices = slices_of(samples, size)
         parts = [self.samples(s)._bounds(g[s, ...], Y[s, ...]) for s in slices]  # noqa: SLF001
         values, gaps, u = (xp.concat(arrays) for arrays in zip(*parts, strict=True))
         return values, gaps, u
