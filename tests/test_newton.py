@@ -6,6 +6,7 @@ import math
 import numpy as np
 import ot
 import pytest
+from array_api_compat import is_array_api_strict_namespace
 from fitting import spare_jax
 from helpers import numpy_only, to_numpy
 from hypothesis import given
@@ -20,7 +21,14 @@ from wtfarray.transport import TransportProblem
 LAMS = [0.5, 1e3, math.inf]
 
 
-def histograms(n=4, m=5, seed=0, zeros=0.0):
+def spare(xp):
+    """Skip the libraries that are slow at many small steps."""
+    spare_jax(xp)
+    if is_array_api_strict_namespace(xp):
+        pytest.skip("slow on array-api-strict: one case is tested with it")
+
+
+def histograms(n=3, m=6, seed=0, zeros=0.0):
     """Two stacks of samples that weigh 1."""
     rng = np.random.default_rng(seed)
     stacks = rng.gamma(0.7, size=(2, n, m)) + 1e-6
@@ -44,9 +52,9 @@ def solved(solver, Y, iterations=40):
 @pytest.mark.parametrize("eps", [1e-4, 1e-3, 0.03])
 def test_solves_what_sinkhorn_cannot(xp, array, eps, lam):
     if (eps, lam) != (1e-3, 1e3):
-        spare_jax(xp)
+        spare(xp)
     X, Y = map(array, histograms(zeros=0.2))
-    problem = bound(array, to_numpy(X), 5, eps, lam)
+    problem = bound(array, to_numpy(X), 6, eps, lam)
     solver = inner_solver(problem, xp.zeros_like(Y))
     assert isinstance(solver, Newton)
     point = solved(solver, Y)
@@ -58,15 +66,15 @@ def test_solves_what_sinkhorn_cannot(xp, array, eps, lam):
 @pytest.mark.parametrize("eps", [1e-4, 1e-2])
 def test_is_the_earth_movers_distance_but_for_the_smoothing(xp, array, eps):
     if eps != 1e-2:
-        spare_jax(xp)
+        spare(xp)
     X, Y = histograms(seed=1)
-    cost = np.asarray(wtf.grid_cost(5)[0])
+    cost = np.asarray(wtf.grid_cost(6)[0])
     exact = sum(ot.emd2(x, y, cost) for x, y in zip(X, Y, strict=True))
     loss = wtf.Wasserstein([cost], eps=eps, lam=math.inf)
     result = wtf.wasserstein(array(X), array(Y), loss)
     assert result.converged
     # eps E(P) of a plan of mass 1 lies between that of a spread plan and that of a single entry.
-    least = exact - eps * len(X) * (1.0 + math.log(25.0))
+    least = exact - eps * len(X) * (1.0 + math.log(36.0))
     assert least <= float(result.value) <= exact - eps * len(X) + result.gap + 1e-12
 
 
@@ -98,8 +106,8 @@ def test_no_iterate_is_worse_than_it_says(seed, m, eps, lam):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
     if (dtype, lam) != ("float64", 0.5):
-        spare_jax(xp)
-    X, Y = (array(stack, dtype) for stack in histograms(m=6, seed=2, zeros=0.1))
+        spare(xp)
+    X, Y = (array(stack, dtype) for stack in histograms(seed=2, zeros=0.1))
     problem = wtf.Wasserstein(wtf.grid_cost(6), eps=0.3, lam=lam).bind(X)
     start = xp.zeros_like(Y)
     solvers = Newton(problem, start), Sinkhorn(problem, start)
@@ -112,8 +120,8 @@ def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
 def test_light_bins_have_their_potentials(xp, array, lam):
     """However little they weigh: a factor that is to grow there needs the slope."""
     if lam != math.inf:
-        spare_jax(xp)
-    X, Y = histograms(m=6, seed=5)
+        spare(xp)
+    X, Y = histograms(seed=5)
     Y[:, 2], Y[1, 4], Y[2, 5] = 1e-30, 1e-300, 1e-9
     Y /= Y.sum(axis=1, keepdims=True)
     point = solved(Newton(bound(array, X, 6, 0.01, lam), array(0.0 * Y)), array(Y))
@@ -124,9 +132,9 @@ def test_light_bins_have_their_potentials(xp, array, lam):
 @pytest.mark.parametrize("lam", [10.0, math.inf])
 def test_samples_a_few_at_a_time(monkeypatch, lam):
     X, Y = histograms(n=7, seed=3)
-    problem = bound(np.asarray, X, 5, 1e-3, lam)
+    problem = bound(np.asarray, X, 6, 1e-3, lam)
     whole = solved(Newton(problem, np.zeros_like(Y)), Y)
-    monkeypatch.setattr(newton, "CHUNK", 50)  # two samples
+    monkeypatch.setattr(newton, "CHUNK", 80)  # two samples
     parts = solved(Newton(problem, np.zeros_like(Y)), Y)
     assert np.allclose(whole.marginal.q, parts.marginal.q, rtol=1e-9, atol=1e-14)
 
@@ -136,17 +144,17 @@ def test_samples_a_few_at_a_time(monkeypatch, lam):
 def test_zero_samples_and_single_bins(lam):
     X, Y = histograms(n=4, seed=4)
     X[0] = Y[0] = 0.0
-    X[1], X[2] = np.eye(5)[4], np.eye(5)[0]
-    Y[2] = np.eye(5)[4]
+    X[1], X[2] = np.eye(6)[5], np.eye(6)[0]
+    Y[2] = np.eye(6)[5]
     if not math.isinf(lam):
-        Y[0] = 0.2
-    problem = bound(np.asarray, X, 5, 1e-3, lam)
+        Y[0] = 1.0 / 6.0
+    problem = bound(np.asarray, X, 6, 1e-3, lam)
     point = solved(Newton(problem, np.zeros_like(Y)), Y)
     values, gaps, _ = problem.bounds(point.g, Y)
     assert np.all(gaps <= 1e-8)
     assert values[0] == pytest.approx(0.0 if math.isinf(lam) else lam)
     if math.isinf(lam):  # all of the mass goes from one end to the other
-        assert values[2] == pytest.approx(wtf.grid_cost(5)[0][0, 4] - 1e-3)
+        assert values[2] == pytest.approx(wtf.grid_cost(6)[0][0, 5] - 1e-3)
 
 
 @numpy_only

@@ -17,6 +17,7 @@ from array_api_compat import device as device_of
 
 from wtfarray._typing import Array
 from wtfarray.inner import InnerSolver, Iterate, Sinkhorn, reach, translation
+from wtfarray.kernels import logsumexp
 from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, largest, per_sample, slices_of
 from wtfarray.transport import FAR, Marginal, TransportProblem
@@ -114,6 +115,7 @@ class Newton:
         self._data = self._flat(problem.data)
         shape = tuple(problem.data.shape)
         self._reached = self._flat(array_namespace(g).broadcast_to(problem.reached, shape))
+        self._slices = slices_of(g.shape[0], max(1, CHUNK // self._bins**2))
         self._exponents = _dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
 
     def _flat(self, stack: Array) -> Array:
@@ -138,12 +140,15 @@ class Newton:
             point = self._advanced(point, ratio, Y, live)
 
     def _log_mass(self, point: _Point, shape: tuple[int, ...]) -> Array:
-        """``g/lam + log q``, however small q is: `log Y` at the solution."""
-        problem = self.problem
+        """``g/lam + log q``, however small q is: ``log Y`` at the solution."""
         xp = array_namespace(point.g)
-        log_a = problem.log_scaling(xp.reshape(point.logs, shape))
-        log_q = self._flat(problem.kernel.log_apply_adjoint(log_a))
-        return log_q + point.g * (1.0 / problem.damping)  # 1/eps + 1/lam
+        log_a = self._flat(self.problem.log_scaling(xp.reshape(point.logs, shape)))
+        parts = [
+            logsumexp(log_a[some, :, None] + self._exponents[None, :, :], 1, xp)
+            for some in self._slices
+        ]
+        back = parts[0] if len(parts) == 1 else xp.concat(parts)
+        return back + point.g * (1.0 / self.problem.damping)  # 1/eps + 1/lam
 
     def _iterate(self, point: _Point, ratio: Array, shape: tuple[int, ...]) -> Iterate:
         xp = array_namespace(point.g)
@@ -227,10 +232,8 @@ class Newton:
         if not self.problem.conserves_mass:
             shift, shrunk = translation(self.problem, g, Y, live)
             g = xp.where(self._reached, g + shift[:, None], FAR * lam)
-        size = max(1, CHUNK // self._bins**2)
-        slices = slices_of(g.shape[0], size)
         stacks = (g, shrunk, live, self._data)
-        parts = [self._plan(*(stack[some, :] for stack in stacks)) for some in slices]
+        parts = [self._plan(*(stack[some, :] for stack in stacks)) for some in self._slices]
         log_Kf, q, rest, step, light = (
             arrays[0] if len(parts) == 1 else xp.concat(list(arrays))
             for arrays in zip(*parts, strict=True)
