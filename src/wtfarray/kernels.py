@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,8 @@ from wtfarray._typing import Array, Namespace
 from wtfarray.tensor import apply_to_mode
 
 State = TypeVar("State")
+SMALL = 256
+"""Matrices of no more rows are kept in both orders of memory."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,25 +45,39 @@ class GibbsKernel:
 
     def apply(self, stack: Array) -> Array:
         """``K F`` for every sample F, by plain products."""
-        # The last axis first: it is the one whose product needs no batch.
-        for axis in range(len(self.matrices), 0, -1):
-            stack = apply_to_mode(stack, self.matrices[axis - 1], axis)
-        return stack
+        return _apply(stack, self._forth)
 
     def apply_adjoint(self, stack: Array) -> Array:
         """``K^T F`` for every sample F, by plain products."""
-        for axis in range(len(self.matrices), 0, -1):
-            stack = apply_to_mode(stack, self.matrices[axis - 1].mT, axis)
-        return stack
+        return _apply(stack, self._back)
 
     def log_apply(self, logs: Array) -> Array:
         """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
-        return self._log_product(logs, self.matrices, self.costs)
+        return self._log_product(logs, self._forth, self.costs)
 
     def log_apply_adjoint(self, logs: Array) -> Array:
         """``log(K^T exp(logs))``, right to rounding."""
-        matrices = tuple(m.mT for m in self.matrices)
-        return self._log_product(logs, matrices, tuple(c.mT for c in self.costs))
+        return self._log_product(logs, self._back, tuple(c.mT for c in self.costs))
+
+    @cached_property
+    def _forth(self) -> tuple[Array, ...]:
+        """
+        The matrices of K as products want them.
+
+        The last axis is multiplied from the right by the transpose. That lies row by row in memory,
+        where BLAS multiplies small matrices half as fast again; large ones are not copied for it.
+        """
+        *others, last = self.matrices
+        if last.shape[0] > SMALL:
+            return self.matrices
+        xp = array_namespace(last)
+        rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
+        return (*others, rows.mT)
+
+    @cached_property
+    def _back(self) -> tuple[Array, ...]:
+        """The same of K^T."""
+        return tuple(matrix.mT for matrix in self.matrices)
 
     def _log_product(
         self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
@@ -107,6 +124,13 @@ class GibbsKernel:
         while bool(goes_on(state)):
             state = step(state)
         return state
+
+
+def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
+    """Multiply every axis by its matrix; the last first, whose product needs no batch."""
+    for axis in range(len(matrices), 0, -1):
+        stack = apply_to_mode(stack, matrices[axis - 1], axis)
+    return stack
 
 
 def all_open(costs: Sequence[Array]) -> bool:
