@@ -507,6 +507,33 @@ class TestForbiddenWays:
         exact = 3 * N * (1.0 - 0.1)
         assert float(found.value) <= exact
         assert exact <= float(found.value) + found.gap
+        assert found.gap < 0.05 * exact
+
+    @pytest.mark.parametrize("eps", [1e-3, 0.1, 1.0])
+    def test_two_bins_one_way(self, array, eps):
+        """Nothing may go up, so nothing goes down: that is at the edge of what is feasible."""
+        C, X = np.asarray([[0.0, 1.0], [math.inf, 0.0]]), np.full((1, 2), 0.5)
+        found = wtf.wasserstein(array(X), array(X), loss(C, eps=eps))
+        assert found.converged
+        exact = eps * (math.log(0.5) - 1.0)
+        assert float(found.value) == pytest.approx(exact, abs=2e-6 * eps * 2)
+
+    @pytest.mark.parametrize("eps", [1e-4, 2e-3])
+    def test_large_exponents(self, array, eps):
+        """Nothing has to move, but the scaling of the plan is exp(C/eps): its rounding counts."""
+        C = np.asarray([[0.5, math.inf], [math.inf, 0.3]])
+        X = np.asarray([[0.999, 0.001], [0.3, 0.7]])
+        found = wtf.wasserstein(array(X), array(X), loss(C, eps=eps))
+        assert found.converged
+
+    @pytest.mark.parametrize("excess", [1e-10, 1e-6])
+    def test_slightly_impossible(self, array, excess):
+        """Bin 0 is filled by bin 0 alone, which has less: growing exponents do not hide that."""
+        C = np.asarray([[1.0, 2.0], [math.inf, 1.0]])
+        X, Y = np.full((1, 2), 0.5), np.asarray([[0.5 + excess, 0.5 - excess]])
+        with pytest.warns(UserWarning, match="perhaps Y cannot be reached"):
+            found = wtf.wasserstein(array(X), array(Y), loss(C, eps=1e-3), max_iter=100)
+        assert found.gap == math.inf
 
     def test_impossible_is_refused(self, array):
         X, Y = np.full((3, N), 0.1), np.full((3, N), 0.1)

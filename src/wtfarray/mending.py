@@ -34,22 +34,37 @@ class Mending:
     q: Array
 
     def gap(self, g: Array, Y: Array) -> Array:
-        """The gap of each sample, (N,), inf where P is not feasible; rounding costs ``|g|``."""
+        """
+        The gap of each sample, (N,), inf where no feasible P was found.
+
+        What is left of ``Y - q - L b`` counts as rounding of Y up to that of the plan's exponents,
+        and costs ``|g|`` there.
+        """
         xp = array_namespace(Y)
         mass = per_sample(self.x)
-        # Relative: of what is made of exponents as large as h.
-        exponents = largest(xp.where(self.h > -math.inf, self.h, 0.0))
-        rounding = (exponents + 16.0) * float(xp.finfo(Y.dtype).eps)
         missing = Y - self.q
+        rounding = self._rounding()
         b = self._conjugate_gradients(missing, rounding, mass * rounding)
-        rest = missing - self._laplacian(b)
-        axes = tuple(range(1, Y.ndim))
-        feasible = xp.max(self._means(b)[1], axis=axes) <= 0  # b is 0 at least, c at most 1
-        feasible = feasible & (per_sample(xp.abs(rest)) <= 16.0 * mass * rounding)
+        b, log_c = self._means(b)
+        # No factor is negative if b is 0 at least and c at most 1, which a smaller b always is.
+        most = xp.exp(xp.minimum(xp.max(log_c, axis=tuple(range(1, Y.ndim))), 50.0))
+        b = b / spread(xp.maximum(most * (1.0 + 4.0 * float(xp.finfo(Y.dtype).eps)), 1.0), b)
+        change = self._laplacian(b)
+        rest = missing - change
         price = xp.where(Y > 0, g, 0.0)
         price = price - spread(inner(price, Y) / xp.where(mass > 0, mass, 1.0), price)
-        gap = inner(b, missing) * self.kernel.eps + inner(xp.abs(price), xp.abs(rest))
+        gap = inner(b, change) * self.kernel.eps + inner(xp.abs(price), xp.abs(rest))
+        feasible = per_sample(xp.abs(rest)) <= 16.0 * mass * rounding
         return xp.where(feasible, xp.maximum(gap, 0.0), math.inf)
+
+    def _rounding(self) -> Array:
+        """Of an entry of the plan, relative to it, (N,): that of its exponents."""
+        xp = array_namespace(self.h)
+        logs = (self.h, self.log_a)
+        exponents = sum(largest(xp.where(log > -math.inf, log, 0.0)) for log in logs)
+        # Those of a solution; where there is none they grow and grow.
+        most = 4.0 * self.kernel.longest_way() / self.kernel.eps
+        return (xp.minimum(exponents, most) + 16.0) * float(xp.finfo(self.h.dtype).eps)
 
     def _means(self, b: Array) -> tuple[Array, Array]:
         """``b`` less its minimum, and the logarithm of the means ``c`` of that."""
