@@ -19,10 +19,12 @@ from wtfarray.checkpoint import EVERY, Checkpoint
 from wtfarray.envelope import Progress, minimise
 from wtfarray.grid_levels import coarser, refine, refine_dual, refine_pairs
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
+from wtfarray.kinks import small_term, through_kinks
 from wtfarray.losses import Loss, Wasserstein, stack
 from wtfarray.models import CPModel
+from wtfarray.newton import has_few_bins
 from wtfarray.optimize._curvature import CurvaturePairs
-from wtfarray.problem import JointObjective, Problem
+from wtfarray.problem import Evaluation, JointObjective, Problem
 from wtfarray.result import Factorisation, Record
 from wtfarray.source import SourceTerm
 from wtfarray.tensor import per_sample
@@ -31,6 +33,8 @@ from wtfarray.terms import TransportTerm, terms_of
 
 CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
+ROUGH = 1e-3
+"""Where the loss has kinks, the tolerance of the steps that do not know of them."""
 ENDED = ("reported", "interrupted")
 """Why a solve stopped, if its caller wanted so."""
 SETTLED = ("tolerance", "stuck")
@@ -343,16 +347,18 @@ def _envelope(
             journal.go_on(stored.history, stored.n_iter, stored.seconds)
             latest[0] = x = stored.progress.current.point.x
 
-    def report(progress: Progress, pairs: CurvaturePairs) -> bool:
-        current = progress.current
+    def report_step(current: Evaluation, level: float = 1.0) -> bool:
         latest[0] = current.point.x
-        stop = journal.step(
+        return journal.step(
             current.point.value,
             current.gap,
-            start.levels[progress.level],
+            level,
             sum(term.evaluations for term in problem.terms),
             lambda: objective.blocks(current.point.x),
         )
+
+    def report(progress: Progress, pairs: CurvaturePairs) -> bool:
+        stop = report_step(progress.current, start.levels[progress.level])
         if plan.checkpoint is not None and (journal.n_iter % EVERY == 0 or stop):
             # A fit that goes on from here has no secants: for the same end, nor has this one.
             for term in problem.terms:
@@ -362,17 +368,23 @@ def _envelope(
             )
         return stop
 
+    small = small_term(problem)
+    has_kinks = small is not None and has_few_bins(small.problem)
     try:
         x, reason = minimise(
             objective,
             x,
             start.levels,
-            tol=plan.tol,
+            tol=max(plan.tol, ROUGH) if has_kinks else plan.tol,
             max_iter=plan.max_iter,
             report=report,
             resume=resume,
             curvature=start.curvature,
         )
+        if small is not None and reason in (*SETTLED, "unsolved"):
+            x, reason = through_kinks(
+                objective, small, x, tol=plan.tol, max_iter=plan.max_iter, report=report_step
+            )
     except KeyboardInterrupt:
         x, reason = latest[0], "interrupted"
     return objective.blocks(x), reason

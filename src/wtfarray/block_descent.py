@@ -100,7 +100,7 @@ def _solve_block(
 ) -> _Solved:
     dual = block_dual(
         bound,
-        _stacked_block(problem, bound.order, blocks, k),
+        stacked_block(problem, bound.order, blocks, k),
         problem.rho[k],
         problem.constraints[k],
         scales_samples=k == 0 and bound.order[0] == 0,
@@ -111,10 +111,7 @@ def _solve_block(
         # A certificate costs more than an evaluation: not at every iteration.
         return state.n_iter % 10 == 0 and dual.certificate(state.x).gap <= allowed
 
-    start, steepness = dual.safe_value_and_gradient(g)
-    xp = array_namespace(g)
-    size = float(xp.abs(start)) + float(xp.max(xp.abs(steepness)))
-    if not size < 0.1 * math.sqrt(float(xp.finfo(g.dtype).max)):
+    if not in_domain(*dual.safe_value_and_gradient(g)):
         g = dual.start()  # what was right for the last block is out of this one's domain
     minimise = lbfgs if math.prod(g.shape) <= LARGE else gradient_descent
     found = minimise(
@@ -136,7 +133,16 @@ def _solve_block(
     )
 
 
-def _stacked_block(problem: Problem, order: tuple[int, ...], blocks: list[Array], k: int) -> Block:
+def in_domain(value: Array, gradient: Array) -> bool:
+    """Whether a dual value and its gradient are small enough to begin with."""
+    xp = array_namespace(gradient)
+    size = float(xp.abs(value)) + float(xp.max(xp.abs(gradient)))
+    return size < 0.1 * math.sqrt(float(xp.finfo(gradient.dtype).max))
+
+
+def stacked_block(
+    problem: Problem, order: tuple[int, ...], blocks: Sequence[Array], k: int
+) -> Block:
     """One block of the model, its tensor in the order of a bound loss."""
     block = problem.model.block(blocks, k)
     xp = array_namespace(*blocks)

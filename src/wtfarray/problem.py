@@ -86,7 +86,8 @@ class JointObjective:
         self._blocks = list(blocks)
         self._shapes = [tuple(blocks[k].shape) for k in problem.free]
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
-        self._fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
+        self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
+        """Of the blocks that are not free, a part of every value."""
 
     def pack(self, blocks: Sequence[Array]) -> Array:
         """The vector that stands for some blocks."""
@@ -138,7 +139,7 @@ class JointObjective:
         numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
         norm, square, slope, total = to_host(numbers).tolist()
         error = sum(v.error for v in values)
-        value = sum(v.value for v in values) + error + total + self._fixed_entropy
+        value = sum(v.value for v in values) + error + total + self.fixed_entropy
         return Evaluation(
             Point(x, gradient, value, norm, square, slope),
             error,

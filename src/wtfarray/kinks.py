@@ -1,0 +1,201 @@
+"""
+Steps of all blocks at once for which the model is linearised and the loss is not.
+
+Between bins that lie many eps apart the loss is all but piecewise linear. Its minima are at kinks,
+where the slope on one side says nothing of the other and a method of gradients stalls. With a model
+that is linear in all blocks together the problem is convex, kinks and all, and has a dual as the
+problem of one block has (the prox-linear method: Lewis and Wright 2016). The dual value also tells
+how much a step can gain at most, to first order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._typing import Array
+from wtfarray.block_descent import in_domain, stacked_block
+from wtfarray.legendre import conjugate_of_entropy, dual_of_free, largest_exponent, shrinkage
+from wtfarray.losses import stack
+from wtfarray.models import Block
+from wtfarray.optimize import lbfgs
+from wtfarray.problem import Evaluation, JointObjective, Problem
+from wtfarray.tensor import per_sample, spread
+from wtfarray.terms import TransportTerm
+from wtfarray.transport import TransportProblem
+
+SMALL = 2**16
+"""Data of more entries are left to the joint solver: the dual would take long."""
+KAPPA = 0.03
+"""Inner error allowed, as a share of the smallest gain that counts."""
+FIRST, MORE = 0.25, 4.0
+"""The weight of the distance, in units of rho, once a step fails, and by how much it grows."""
+
+FACTOR = 1000.0
+"""By which a step may change the mass of a sample; the linearised model says nothing beyond."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearisedDual:
+    """
+    The dual of ``min Phi(X, Y(A)) + sum_k rho_k E(A_k) + tau_k KL(A_k|B_k)``.
+
+    ``Y(A) = sum_k L_k A_k - (n - 1) Y`` is the model of n blocks, linearised at the blocks B whose
+    tensor is Y. Over g it is minus the minimum of ``Phi*(X, u(g)) + (n - 1) <u, Y> + sum_k (rho_k +
+    tau_k) E*((tau_k log B_k - Xi_k(u)) / (rho_k + tau_k)) - sum_k tau_k <B_k, 1>``.
+    """
+
+    bound: TransportProblem
+    maps: list[Block]
+    """L_k with its adjoint Xi_k, of the free blocks, their tensors stacked."""
+    centres: list[Array]
+    """B_k."""
+    model: Array
+    """Y, stacked."""
+    problem: Problem
+    weights: Array | None
+    distance: float
+    """tau in units of rho."""
+
+    @classmethod
+    def of(
+        cls, problem: Problem, term: TransportTerm, blocks: Sequence[Array], distance: float
+    ) -> LinearisedDual:
+        """Linearise the model at some blocks."""
+        bound = term.problem
+        maps = [stacked_block(problem, bound.order, blocks, k) for k in problem.free]
+        model = stack(bound, problem.tensor(blocks))
+        centres = [blocks[k] for k in problem.free]
+        return cls(bound, maps, centres, model, problem, term.weights, distance)
+
+    def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
+        """What is minimised, (), and its gradient; NaN where fast kernel products underflow."""
+        return self._value_and_gradient(g, *self.bound.conjugate(g))
+
+    def safe_value_and_gradient(self, g: Array) -> tuple[Array, Array]:
+        """The same for every g, slower."""
+        return self._value_and_gradient(g, *self.bound.safe_conjugate(g))
+
+    def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
+        xp = array_namespace(g)
+        lam, n = self.bound.lam, len(self.maps)
+        u = self._weighted(dual_of_free(g, lam, xp))
+        entropies, factors = self._factors(u)
+        model = -(n - 1.0) * self.model
+        for block, factor in zip(self.maps, factors, strict=True):
+            model = model + xp.reshape(block.forward(factor), tuple(model.shape))
+        value = xp.sum(self._weighted(values)) + entropies + (n - 1.0) * xp.sum(u * self.model)
+        if not math.isinf(lam):
+            model = model * (shrinkage(g, lam, xp) + 1.0)
+            out = xp.min(g) < -lam * largest_exponent(g.dtype, xp)
+            value = xp.where(out, math.inf, value)
+        return value, self._weighted(marginal - model)
+
+    def _weighted(self, values: Array) -> Array:
+        if self.weights is None:
+            return values
+        return values * (self.weights if values.ndim == 1 else spread(self.weights, values))
+
+    def _factors(self, u: Array) -> tuple[Array, list[Array]]:
+        """The part of the entropies and distances, (), and the blocks A(u)."""
+        xp = array_namespace(u)
+        least = float(xp.finfo(u.dtype).smallest_normal)
+        total, factors = 0.0 * self.model[(0,) * u.ndim], []
+        for k, block, centre in zip(self.problem.free, self.maps, self.centres, strict=True):
+            rho = self.problem.rho[k]
+            tau = self.distance * rho
+            slope = -1.0 * block.adjoint(xp.reshape(u, block.model_shape))
+            if tau > 0:
+                slope = slope + tau * xp.log(xp.maximum(centre, least))
+                total = total - tau * xp.sum(centre)
+            value, factor = conjugate_of_entropy(
+                slope * (1.0 / (rho + tau)), self.problem.constraints[k], xp
+            )
+            total = total + (rho + tau) * value
+            factors.append(factor)
+        return total, factors
+
+    def factors(self, g: Array) -> list[Array]:
+        """The free blocks that belong to g."""
+        u = dual_of_free(g, self.bound.lam, array_namespace(g))
+        return self._factors(self._weighted(u))[1]
+
+    def is_like(self, blocks: Sequence[Array]) -> bool:
+        """Whether the model of some blocks weighs what that at the centres does, within limits."""
+        xp = array_namespace(self.model)
+        old, new = (
+            per_sample(self.model),
+            per_sample(stack(self.bound, self.problem.tensor(blocks))),
+        )
+        like = (new >= old / FACTOR) & (new <= old * FACTOR) & (new > 0)
+        return bool(xp.all(like | (self.bound.mass == 0)))
+
+
+def small_term(problem: Problem) -> TransportTerm | None:
+    """The loss of a problem that is small and plain enough for `through_kinks`."""
+    plain = all(isinstance(rho, float) for rho in problem.rho) and problem.references is None
+    term = problem.terms[0]
+    if not plain or len(problem.terms) > 1 or math.prod(problem.shape) > SMALL:
+        return None
+    return term if isinstance(term, TransportTerm) else None
+
+
+def through_kinks(
+    objective: JointObjective,
+    term: TransportTerm,
+    x: Array,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Evaluation], bool],
+) -> tuple[Array, str]:
+    """
+    Go on by linearised steps from where the joint solver has ended.
+
+    Returns the last point and why it is the last: "tolerance" if no step can gain ``tol``, "stuck"
+    if none is found that does, "iterations", "reported" if ``report`` of a step returned True, or
+    "unsolved" if the inner problems were not.
+    """
+    base = objective.evaluate(x, KAPPA * tol * term.scale)
+    if not (base.converged and base.point.finite):
+        return x, "unsolved"
+    g, distance, small_steps = term.free, 0.0, 0
+    for _ in range(max_iter):
+        least = tol * max(abs(base.point.value), term.scale)
+        blocks = objective.blocks(base.point.x)
+        dual = LinearisedDual.of(objective.problem, term, blocks, distance)
+        if not in_domain(*dual.safe_value_and_gradient(g)):
+            distance = max(FIRST, MORE * distance)
+            continue
+        found = lbfgs(
+            dual.value_and_gradient,
+            g,
+            gtol=0.0,
+            ftol=0.01 * tol,
+            safe_fun=dual.safe_value_and_gradient,
+        )
+        promised = base.point.value + found.value - objective.fixed_entropy
+        if promised <= least or small_steps == 3:
+            return base.point.x, "stuck" if distance > 0 else "tolerance"
+        for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
+            blocks[k] = factor
+        duals, gain = objective.duals(), -math.inf
+        if dual.is_like(blocks):
+            term.warm(found.x)
+            new = objective.evaluate(objective.pack(blocks), KAPPA * least)
+            if new.converged and new.point.finite:
+                gain = base.point.value - new.point.value
+        if gain >= 0.1 * max(promised, least):
+            base, g = new, found.x
+            small_steps = small_steps + 1 if gain < least else 0
+            if gain >= 0.7 * promised:
+                distance = distance / MORE if distance > FIRST else 0.0
+            if report(base):
+                return base.point.x, "reported"
+        else:
+            objective.restore(duals)
+            distance = max(FIRST, MORE * distance)
+    return base.point.x, "iterations"
