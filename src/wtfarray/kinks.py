@@ -31,9 +31,8 @@ SMALL = 2**16
 """Data of more entries are left to the joint solver: the dual would take long."""
 KAPPA = 0.03
 """Inner error allowed, as a share of the smallest gain that counts."""
-FIRST, MORE = 0.25, 4.0
-"""The weight of the distance, in units of rho, once a step fails, and by how much it grows."""
-
+FIRST, MORE, LAST = 0.25, 4.0, 1e6
+"""The weight of the distance, in units of rho, once a step fails; how it grows, and how far."""
 FACTOR = 1000.0
 """By which a step may change the mass of a sample; the linearised model says nothing beyond."""
 
@@ -126,10 +125,8 @@ class LinearisedDual:
     def is_like(self, blocks: Sequence[Array]) -> bool:
         """Whether the model of some blocks weighs what that at the centres does, within limits."""
         xp = array_namespace(self.model)
-        old, new = (
-            per_sample(self.model),
-            per_sample(stack(self.bound, self.problem.tensor(blocks))),
-        )
+        model = stack(self.bound, self.problem.tensor(blocks))
+        old, new = per_sample(self.model), per_sample(model)
         like = (new >= old / FACTOR) & (new <= old * FACTOR) & (new > 0)
         return bool(xp.all(like | (self.bound.mass == 0)))
 
@@ -164,6 +161,8 @@ def through_kinks(
         return x, "unsolved"
     g, distance, small_steps = term.free, 0.0, 0
     for _ in range(max_iter):
+        if distance > LAST:
+            return base.point.x, "stuck"
         least = tol * max(abs(base.point.value), term.scale)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
@@ -179,7 +178,7 @@ def through_kinks(
         )
         promised = base.point.value + found.value - objective.fixed_entropy
         if promised <= least or small_steps == 3:
-            return base.point.x, "stuck" if distance > 0 else "tolerance"
+            return base.point.x, "tolerance" if distance == 0 else "stuck"
         for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
             blocks[k] = factor
         duals, gain = objective.duals(), -math.inf
