@@ -93,6 +93,11 @@ def as_data(name: str, array: Array, xp: Namespace) -> Array:
     return array
 
 
+def or_float64(array: Array) -> str:
+    """What else may help, for the advice of a message."""
+    return "" if array.dtype == array_namespace(array).float64 else ", or float64"
+
+
 def as_dual(name: str, array: Array, shape: tuple[int, ...], xp: Namespace) -> Array:
     """Return a finite floating array of the shape that the data have."""
     array = as_floating(name, array, xp)

@@ -11,6 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays import or_float64
 from wtfarray._progress import Bar
 from wtfarray._setup import Setup, given_blocks
 from wtfarray._typing import Array
@@ -35,6 +36,8 @@ CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
 ROUGH = 1e-3
 """Where the loss has kinks, the tolerance of the steps that do not know of them."""
+ROUNDS = 5
+"""Of steps through kinks and plain ones in turn."""
 ENDED = ("reported", "interrupted")
 """Why a solve stopped, if its caller wanted so."""
 SETTLED = ("tolerance", "stuck")
@@ -382,12 +385,49 @@ def _envelope(
             curvature=start.curvature,
         )
         if small is not None and reason in (*SETTLED, "unsolved"):
-            x, reason = through_kinks(
-                objective, small, x, tol=plan.tol, max_iter=plan.max_iter, report=report_step
-            )
+            x, reason = _alternate(objective, small, x, plan, report_step)
     except KeyboardInterrupt:
         x, reason = latest[0], "interrupted"
     return objective.blocks(x), reason
+
+
+def _alternate(
+    objective: JointObjective,
+    term: TransportTerm,
+    x: Array,
+    plan: Plan,
+    report: Callable[[Evaluation], bool],
+) -> tuple[Array, str]:
+    """Steps through kinks, and plain ones where these get stuck, until neither gain anything."""
+    values: list[float] = []
+
+    def count(current: Evaluation) -> bool:
+        values.append(current.point.value)
+        return report(current)
+
+    reason = "iterations"
+    for _ in range(ROUNDS):
+        best, reason = through_kinks(
+            objective, term, x, tol=plan.tol, max_iter=plan.max_iter - len(values), report=count
+        )
+        x, before, steps = best.point.x, best.point.value, len(values)
+        if reason != "stuck":
+            break
+        x, reason = minimise(
+            objective,
+            x,
+            (1.0,),
+            tol=plan.tol,
+            max_iter=plan.max_iter - steps,
+            report=lambda progress, _: count(progress.current),
+        )
+        if reason in ("reported", "iterations"):
+            break
+        gain = before - min(values[steps:], default=before)
+        if gain <= plan.tol * max(abs(before), term.scale):
+            reason = "stuck"
+            break
+    return x, reason
 
 
 def _descent(
@@ -483,7 +523,7 @@ def _finish(
         objective=value.value,
         gap=value.gap,
         converged=converged,
-        message=_message(reason, plan, value.gap / scale, certified=certified),
+        message=_message(reason, plan, setup.X, value.gap / scale, certified=certified),
         n_iter=journal.n_iter,
         history=journal.records,
         dual=value.gradient,
@@ -495,7 +535,7 @@ def _finish(
     )
 
 
-def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
+def _message(reason: str, plan: Plan, X: Array, gap: float, *, certified: bool) -> str:
     joint = plan.solver == "envelope"
     steps = "three steps" if joint else "a sweep"
     what = "an inner problem" if joint else "a block"
@@ -508,7 +548,7 @@ def _message(reason: str, plan: Plan, gap: float, *, certified: bool) -> str:
     }[reason]
     text = f"{why}; relative duality gap {gap:.1e}"
     if not certified:
-        text += f", above {CERTIFIED:g}: choose a larger eps"
+        text += f", above {CERTIFIED:g}: choose a larger eps{or_float64(X)}"
         if gap == math.inf:
             text += " or, where costs are infinite, a finite lam"
     return text

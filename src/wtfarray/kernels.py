@@ -18,6 +18,8 @@ from wtfarray.tensor import apply_to_mode
 State = TypeVar("State")
 SMALL = 256
 """Matrices of no more rows are kept in both orders of memory."""
+FEW = 2**16
+"""Samples with no more pairs of bins, in all, are summed in logarithms over all pairs."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,6 +84,9 @@ class GibbsKernel:
     def _log_product(
         self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
     ) -> Array:
+        bins = math.prod(logs.shape[1:])
+        if logs.shape[0] * bins * bins <= FEW:
+            return _log_apply_dense(logs, dense(costs) * (-1.0 / self.eps))
         return _log_apply(logs, matrices, costs, self.eps)
 
     def longest_way(self) -> float:
@@ -205,6 +210,23 @@ def _log_apply(
         else:
             exact, mantissa, scale = None, product, top
     return _to_logs(mantissa, scale) if exact is None else exact
+
+
+def _log_apply_dense(logs: Array, exponents: Array) -> Array:
+    """The same by log-sum-exps over whole samples: where these are small, one is soonest done."""
+    xp = array_namespace(logs)
+    flat = xp.reshape(logs, (logs.shape[0], -1))
+    return xp.reshape(logsumexp(flat[:, None, :] + exponents[None, :, :], 2, xp), logs.shape)
+
+
+def dense(costs: Sequence[Array]) -> Array:
+    """The cost of every pair of bins, (m, m), of a cost that is a sum over axes."""
+    xp = array_namespace(*costs)
+    total = costs[0]
+    for cost in costs[1:]:
+        size = total.shape[0] * cost.shape[0]
+        total = xp.reshape(total[:, None, :, None] + cost[None, :, None, :], (size, size))
+    return total
 
 
 def _one_scale_a_fibre(

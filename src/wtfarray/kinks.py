@@ -21,7 +21,7 @@ from wtfarray.block_descent import in_domain, stacked_block
 from wtfarray.legendre import conjugate_of_entropy, dual_of_free, largest_exponent, shrinkage
 from wtfarray.losses import stack
 from wtfarray.models import Block
-from wtfarray.optimize import lbfgs
+from wtfarray.optimize import OptimizeResult, lbfgs
 from wtfarray.problem import Evaluation, JointObjective, Problem
 from wtfarray.tensor import per_sample, spread
 from wtfarray.terms import TransportTerm
@@ -31,7 +31,9 @@ SMALL = 2**16
 """Data of more entries are left to the joint solver: the dual would take long."""
 KAPPA = 0.03
 """Inner error allowed, as a share of the smallest gain that counts."""
-FIRST, MORE, LAST = 0.25, 4.0, 1e6
+EVALUATIONS = 300
+"""Of the dual of one step at most: what is short of the minimum is no less a bound."""
+FIRST, MORE, LAST = 0.25, 8.0, 1e6
 """The weight of the distance, in units of rho, once a step fails; how it grows, and how far."""
 FACTOR = 1000.0
 """By which a step may change the mass of a sample; the linearised model says nothing beyond."""
@@ -122,6 +124,24 @@ class LinearisedDual:
         u = dual_of_free(g, self.bound.lam, array_namespace(g))
         return self._factors(self._weighted(u))[1]
 
+    def solve(self, g: Array, tol: float) -> OptimizeResult | None:
+        """Minimise from g on; None if g is out of the domain."""
+        fun = self.value_and_gradient
+        first = fun(g)
+        if not math.isfinite(float(first[0])):
+            fun = self.safe_value_and_gradient
+            first = fun(g)
+        if not in_domain(*first):
+            return None
+        return lbfgs(
+            fun,
+            g,
+            max_evaluations=EVALUATIONS,
+            gtol=0.0,
+            ftol=tol,
+            safe_fun=self.safe_value_and_gradient,
+        )
+
     def is_like(self, blocks: Sequence[Array]) -> bool:
         """Whether the model of some blocks weighs what that at the centres does, within limits."""
         xp = array_namespace(self.model)
@@ -148,7 +168,7 @@ def through_kinks(
     tol: float,
     max_iter: int,
     report: Callable[[Evaluation], bool],
-) -> tuple[Array, str]:
+) -> tuple[Evaluation, str]:
     """
     Go on by linearised steps from where the joint solver has ended.
 
@@ -158,27 +178,21 @@ def through_kinks(
     """
     base = objective.evaluate(x, KAPPA * tol * term.scale)
     if not (base.converged and base.point.finite):
-        return x, "unsolved"
+        return base, "unsolved"
     g, distance, small_steps = term.free, 0.0, 0
     for _ in range(max_iter):
         if distance > LAST:
-            return base.point.x, "stuck"
+            return base, "stuck"
         least = tol * max(abs(base.point.value), term.scale)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
-        if not in_domain(*dual.safe_value_and_gradient(g)):
+        found = dual.solve(g, 0.01 * tol)
+        if found is None:
             distance = max(FIRST, MORE * distance)
             continue
-        found = lbfgs(
-            dual.value_and_gradient,
-            g,
-            gtol=0.0,
-            ftol=0.01 * tol,
-            safe_fun=dual.safe_value_and_gradient,
-        )
         promised = base.point.value + found.value - objective.fixed_entropy
         if promised <= least or small_steps == 3:
-            return base.point.x, "tolerance" if distance == 0 else "stuck"
+            return base, "tolerance" if distance == 0 else "stuck"
         for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
             blocks[k] = factor
         duals, gain = objective.duals(), -math.inf
@@ -193,8 +207,8 @@ def through_kinks(
             if gain >= 0.7 * promised:
                 distance = distance / MORE if distance > FIRST else 0.0
             if report(base):
-                return base.point.x, "reported"
+                return base, "reported"
         else:
             objective.restore(duals)
             distance = max(FIRST, MORE * distance)
-    return base.point.x, "iterations"
+    return base, "iterations"

@@ -17,7 +17,7 @@ from array_api_compat import device as device_of
 
 from wtfarray._typing import Array
 from wtfarray.inner import InnerSolver, Iterate, Sinkhorn, reach, translation
-from wtfarray.kernels import logsumexp
+from wtfarray.kernels import dense, logsumexp
 from wtfarray.legendre import dual_of_free
 from wtfarray.tensor import inner, largest, per_sample, slices_of
 from wtfarray.transport import FAR, Marginal, TransportProblem
@@ -116,7 +116,7 @@ class Newton:
         shape = tuple(problem.data.shape)
         self._reached = self._flat(array_namespace(g).broadcast_to(problem.reached, shape))
         self._slices = slices_of(g.shape[0], max(1, CHUNK // self._bins**2))
-        self._exponents = _dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
+        self._exponents = dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
 
     def _flat(self, stack: Array) -> Array:
         return array_namespace(stack).reshape(stack, (-1, self._bins))
@@ -282,13 +282,3 @@ class Newton:
             matrix = matrix + constant[:, :, None] * constant[:, None, :]
         solution = xp.linalg.solve(matrix, (rest * scale)[:, :, None])
         return solution[:, :, 0] * scale
-
-
-def _dense(costs: tuple[Array, ...]) -> Array:
-    """The cost of every pair of bins, (m, m)."""
-    xp = array_namespace(*costs)
-    total = costs[0]
-    for cost in costs[1:]:
-        size = total.shape[0] * cost.shape[0]
-        total = xp.reshape(total[:, None, :, None] + cost[None, :, None, :], (size, size))
-    return total

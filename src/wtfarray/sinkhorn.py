@@ -15,6 +15,7 @@ from wtfarray._arrays import (
     check_shape,
     common_namespace,
     instance_of,
+    or_float64,
     positive_integer,
     positive_number,
     refuse_where,
@@ -174,7 +175,7 @@ def solve_transport(
     converged = gap <= relative(problem, tol)(float(xp.sum(values)))
     message = f"duality gap {gap:.1e} after {n_iter} iterations"
     if not converged:
-        message += ": increase `max_iter`, loosen `tol` or choose a larger eps"
+        message += f": increase `max_iter`, loosen `tol` or choose a larger eps{or_float64(Y)}"
         if problem.conserves_mass and not problem.kernel.is_open:
             _refuse_impossible(problem, values)
             message += (
