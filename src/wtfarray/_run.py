@@ -36,6 +36,8 @@ CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
 ROUGH = 1e-3
 """Where the loss has kinks, the tolerance of the steps that do not know of them."""
+FINEST = 1e-8
+"""The smallest tolerance of steps through kinks: what is at a kink is hardly known better."""
 ROUNDS = 5
 """Of steps through kinks and plain ones in turn."""
 ENDED = ("reported", "interrupted")
@@ -400,6 +402,7 @@ def _alternate(
 ) -> tuple[Array, str]:
     """Steps through kinks, and plain ones where these get stuck, until neither gain anything."""
     values: list[float] = []
+    tol = max(plan.tol, FINEST)
 
     def count(current: Evaluation) -> bool:
         values.append(current.point.value)
@@ -408,7 +411,7 @@ def _alternate(
     reason = "iterations"
     for _ in range(ROUNDS):
         best, reason = through_kinks(
-            objective, term, x, tol=plan.tol, max_iter=plan.max_iter - len(values), report=count
+            objective, term, x, tol=tol, max_iter=plan.max_iter - len(values), report=count
         )
         x, before, steps = best.point.x, best.point.value, len(values)
         if reason != "stuck":
@@ -417,14 +420,14 @@ def _alternate(
             objective,
             x,
             (1.0,),
-            tol=plan.tol,
+            tol=tol,
             max_iter=plan.max_iter - steps,
             report=lambda progress, _: count(progress.current),
         )
         if reason in ("reported", "iterations"):
             break
         gain = before - min(values[steps:], default=before)
-        if gain <= plan.tol * max(abs(before), term.scale):
+        if gain <= tol * max(abs(before), term.scale):
             reason = "stuck"
             break
     return x, reason
