@@ -142,7 +142,7 @@ class TestFits:
 
     @numpy_only
     def test_a_callback_ends_it(self):
-        X, loss = histograms(6, 8, 1), wtf.Wasserstein(wtf.grid_cost(8), 1e-3)
+        X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
         whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
         with pytest.warns(UserWarning, match="stopped by the callback"):
             fit = wtf.nmf(
@@ -153,7 +153,7 @@ class TestFits:
 
     @numpy_only
     def test_an_interrupt_returns_the_best(self):
-        X, loss = histograms(6, 8, 1), wtf.Wasserstein(wtf.grid_cost(8), 1e-3)
+        X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
         whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
 
         def interrupt(state):
