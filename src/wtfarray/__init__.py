@@ -1,6 +1,6 @@
 """Factorise non-negative matrices and tensors with a smoothed Wasserstein loss, on any array."""
 
-from wtfarray._run import FitState
+from wtfarray._journal import FitState
 from wtfarray._version import __version__
 from wtfarray.costs import grid_cost, point_cost
 from wtfarray.duals import BlockDual, Certificate, cp_dual, tucker_dual

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,21 +11,22 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays import or_float64
+from wtfarray._journal import Journal, Plan
 from wtfarray._progress import Bar
 from wtfarray._setup import Setup, given_blocks
 from wtfarray._typing import Array
 from wtfarray.block_descent import Sweep, descend
-from wtfarray.checkpoint import EVERY, Checkpoint
+from wtfarray.checkpoint import EVERY
 from wtfarray.envelope import Progress, minimise
 from wtfarray.grid_levels import coarser, refine, refine_dual, refine_pairs
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
 from wtfarray.kinks import small_term, through_kinks
-from wtfarray.losses import Loss, Wasserstein, stack
+from wtfarray.losses import Wasserstein, stack
 from wtfarray.models import CPModel
 from wtfarray.newton import has_few_bins
 from wtfarray.optimize._curvature import CurvaturePairs
 from wtfarray.problem import Evaluation, JointObjective, Problem
-from wtfarray.result import Factorisation, Record
+from wtfarray.result import Factorisation
 from wtfarray.source import SourceTerm
 from wtfarray.tensor import per_sample
 from wtfarray.term import TermValue
@@ -52,104 +52,6 @@ REASONS = {
     "interrupted": "interrupted: the best so far is returned",
 }
 """Why a fit ended, for a person."""
-
-
-@dataclass(frozen=True, eq=False)
-class FitState:
-    """What a callback sees after every step of a fit."""
-
-    n_iter: int
-    time: float
-    """Seconds since the start."""
-    objective: float
-    """At the present smoothing: comparable with the result only at ``level`` 1."""
-    gap: float
-    evaluations: int
-    level: float
-    """How many times eps the smoothing is; inf while the grid is coarser than that of X."""
-    blocks: Callable[[], list[Array]]
-    """The present factors, then the core or the learned weights."""
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How a fit is to be solved."""
-
-    loss: Loss
-    init: object
-    solver: str
-    tol: float
-    max_iter: int
-    batch: int | None
-    callback: Callable[[FitState], object] | None
-    progress: bool
-    checkpoint: Checkpoint | None
-
-
-class Journal:
-    """The history of one start, its progress bar and the caller's callback."""
-
-    def __init__(self, plan: Plan, bar: Bar) -> None:
-        self.records: list[Record] = []
-        self.n_iter = 0
-        self._values: list[float] = []
-        self._plan = plan
-        self._bar = bar
-        self._begin = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Since the start."""
-        return time.perf_counter() - self._begin
-
-    def go_on(self, records: list[Record], n_iter: int, seconds: float) -> None:
-        """Continue an earlier journal."""
-        self.records, self.n_iter = list(records), n_iter
-        self._values = [record.objective for record in records]
-        self._begin -= seconds
-
-    def record(self, objective: float, gap: float, evaluations: int) -> None:
-        """Keep a step; errors of the inner problem do not count as a rise."""
-        self._values.append(objective)
-        if self.records:
-            objective = min(objective, self.records[-1].objective)
-        self.records.append(Record(self.seconds, objective, gap, evaluations))
-
-    def certified(self, value: TermValue, evaluations: int, noise: float) -> float:
-        """
-        Keep the certified value, and tell how far below it late steps were taken to be.
-
-        No step can have been below it: those that were taken to be so are raised to it. Early steps
-        are rough; if any in the second half was far off, the others need not have led anywhere.
-        """
-        least, late = value.value, self._values[len(self._values) // 2 :]
-        if self.records and least > self.records[-1].objective + noise:
-            self.records = [replace(r, objective=max(r.objective, least)) for r in self.records]
-        self.record(least, value.gap, evaluations)
-        return least - min(late, default=least)
-
-    def step(
-        self,
-        objective: float,
-        gap: float,
-        level: float,
-        evaluations: int,
-        blocks: Callable[[], list[Array]],
-    ) -> bool:
-        """Take note of a step; True if the caller wants to stop."""
-        self.n_iter += 1
-        if level == 1.0:
-            self.record(objective, gap, evaluations)
-        self._bar.step(objective, gap)
-        if self._plan.callback is None:
-            return False
-        state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, blocks)
-        return wants_to_stop(self._plan.callback(state))
-
-
-def wants_to_stop(answer: object) -> bool:
-    """Whether a callback has returned True, Python's or NumPy's; other answers mean nothing."""
-    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 def solve(setup: Setup, plan: Plan, rng: np.random.Generator) -> Factorisation:

@@ -10,7 +10,8 @@ from typing import Literal, TypedDict, Unpack
 import numpy as np
 
 from wtfarray._arrays import one_of, positive_integer, positive_number
-from wtfarray._run import FitState, Plan, best_of
+from wtfarray._journal import FitState, Plan
+from wtfarray._run import best_of
 from wtfarray._setup import Kind, Setup, Weights, given_blocks, set_up
 from wtfarray._typing import Array
 from wtfarray.checkpoint import Checkpoint
@@ -88,7 +89,7 @@ def cp(
             Stop when the objective falls by less than this, relatively.
         max_iter : int, default 300
             Iterations (sweeps of "dual") at most. Those at coarser smoothings and on coarser grids,
-            from which a fit starts, are not counted.
+            from which a fit starts, are not counted; steps through kinks may be as many again.
         sample_weight : array (n_0,)
             Weight of the loss of each sample along the first mode.
         batch : int

@@ -67,7 +67,7 @@ class GibbsKernel:
         The matrices of K as products want them.
 
         The last axis is multiplied from the right by the transpose. That lies row by row in memory,
-        where BLAS multiplies small matrices half as fast again; large ones are not copied for it.
+        where BLAS is one and a half times as fast at small ones; large ones are not copied for it.
         """
         *others, last = self.matrices
         if last.shape[0] > SMALL:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays import as_data, common_namespace, follow, positive_integer, positive_number
 from wtfarray._host import to_host
-from wtfarray._run import Plan, solve
+from wtfarray._journal import Plan
+from wtfarray._run import solve
 from wtfarray._setup import Setup, is_sampled
 from wtfarray._typing import Array
 from wtfarray.init import feasible, kl_steps

@@ -24,8 +24,8 @@ from wtfarray._arrays import (
     positive_integer,
     positive_number,
 )
+from wtfarray._journal import wants_to_stop
 from wtfarray._progress import Bar
-from wtfarray._run import wants_to_stop
 from wtfarray._setup import Kind, is_sampled
 from wtfarray._typing import Array
 from wtfarray.fit import cp, nmf, tucker

@@ -9,7 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._run import Plan, best_of
+from wtfarray._journal import Plan
+from wtfarray._run import best_of
 from wtfarray._setup import Kind, Setup, set_up
 from wtfarray._typing import Array
 from wtfarray.envelope import Progress, minimise
