@@ -8,6 +8,7 @@ from helpers import assert_close, to_numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from wtfarray import kernels
 from wtfarray.kernels import GibbsKernel, logsumexp
 
 SHAPES = [(5,), (3, 4), (2, 3, 3)]
@@ -21,6 +22,15 @@ few = settings(
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 either_way = pytest.mark.parametrize("adjoint", [False, True])
+
+
+@pytest.fixture(scope="module", autouse=True, params=["axis by axis", "all pairs"])
+def way(request):
+    """The samples here are small: sum them as large ones are, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "axis by axis":
+            patch.setattr(kernels, "FEW", 0)
+        yield
 
 
 def random_costs(rng, shape, dtype="float64", barred=0.0):
