@@ -1,9 +1,11 @@
 """Gibbs kernels against a plain log-sum-exp over the full cost, in float64."""
 
+import importlib
 import sys
 
 import numpy as np
 import pytest
+from array_api_compat import is_jax_namespace
 from helpers import assert_close, to_numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -205,6 +207,15 @@ class TestApply:
         rtol = 1e-5 if dtype == "float32" else 1e-14
         for view in views:
             assert_close(apply(view), expected, rtol=rtol)
+
+    def test_may_be_traced_first(self, xp, array):
+        """What a kernel keeps must not belong to the trace in which it was used first."""
+        if not is_jax_namespace(xp):
+            pytest.skip("JAX alone traces")
+        kernel = kernel_of(random_costs(np.random.default_rng(0), (3, 4)), 0.5, array)
+        stack = array(np.ones((2, 3, 4)))
+        traced = importlib.import_module("jax").jit(lambda f: kernel.apply_adjoint(kernel.apply(f)))
+        assert_close(traced(stack), kernel.apply_adjoint(kernel.apply(stack)), rtol=1e-12)
 
     @every_shape
     def test_adjoint(self, array, shape):

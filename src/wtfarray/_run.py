@@ -17,7 +17,7 @@ from wtfarray._setup import Setup, given_blocks
 from wtfarray._typing import Array
 from wtfarray.block_descent import Sweep, descend
 from wtfarray.checkpoint import EVERY
-from wtfarray.envelope import Progress, minimise
+from wtfarray.envelope import KAPPA, Progress, evaluate_first, minimise, smallest_drop
 from wtfarray.grid_levels import coarser, refine, refine_dual, refine_pairs
 from wtfarray.init import feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
 from wtfarray.kinks import small_term, through_kinks
@@ -42,12 +42,13 @@ ROUNDS = 5
 """Of steps through kinks and plain ones in turn."""
 ENDED = ("reported", "interrupted")
 """Why a solve stopped, if its caller wanted so."""
-SETTLED = ("tolerance", "stuck")
+SETTLED = ("tolerance", "stuck", "stationary")
 """Why a solve stopped, if there was nothing more to gain."""
 FINAL_ITERATIONS = 500
 """Of the inner problem, for the certificate."""
 REASONS = {
     "stuck": "no further decrease could be found",
+    "stationary": "to first order no step can gain anything",
     "reported": "stopped by the callback",
     "interrupted": "interrupted: the best so far is returned",
 }
@@ -289,7 +290,8 @@ def _envelope(
             curvature=start.curvature,
         )
         if small is not None and reason in (*SETTLED, "unsolved"):
-            x, reason = _alternate(objective, small, x, plan, report_step)
+            x, last = _alternate(objective, small, x, plan, report_step)
+            reason = reason if last == "unsolved" else last
     except KeyboardInterrupt:
         x, reason = latest[0], "interrupted"
     return objective.blocks(x), reason
@@ -303,34 +305,36 @@ def _alternate(
     report: Callable[[Evaluation], bool],
 ) -> tuple[Array, str]:
     """Steps through kinks, and plain ones where these get stuck, until neither gain anything."""
-    values: list[float] = []
-    tol = max(plan.tol, FINEST)
+    xp = array_namespace(x)
+    tol = max(plan.tol, FINEST, 10.0 * float(xp.finfo(x.dtype).eps))
+    left = plan.max_iter
+    reason = "iterations"
 
     def count(current: Evaluation) -> bool:
-        values.append(current.point.value)
+        nonlocal left
+        left -= 1
         return report(current)
 
-    reason = "iterations"
     for _ in range(ROUNDS):
-        best, reason = through_kinks(
-            objective, term, x, tol=tol, max_iter=plan.max_iter - len(values), report=count
-        )
-        x, before, steps = best.point.x, best.point.value, len(values)
+        best, reason = through_kinks(objective, term, x, tol=tol, max_iter=left, report=count)
+        x = best.point.x
         if reason != "stuck":
             break
+        duals = objective.duals()
         x, reason = minimise(
             objective,
             x,
             (1.0,),
             tol=tol,
-            max_iter=plan.max_iter - steps,
+            max_iter=left,
             report=lambda progress, _: count(progress.current),
         )
-        if reason in ("reported", "iterations"):
-            break
-        gain = before - min(values[steps:], default=before)
-        if gain <= tol * max(abs(before), term.scale):
-            reason = "stuck"
+        least = smallest_drop(objective, best, tol)
+        after = evaluate_first(objective, x, KAPPA * least)
+        if not after.converged or best.point.value - after.point.value <= least:
+            objective.restore(duals)
+            return best.point.x, reason if reason in ENDED else "stuck"
+        if reason in (*ENDED, "iterations"):
             break
     return x, reason
 

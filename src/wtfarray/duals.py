@@ -26,7 +26,7 @@ from wtfarray.legendre import (
     check_constraint,
     conjugate_of_entropy,
     kl_divergence,
-    largest_exponent,
+    out_of_domain,
     shrinkage,
 )
 from wtfarray.losses import BoundLoss, Loss, refuse_islands
@@ -118,8 +118,7 @@ class BlockDual:
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
         value, factor = conjugate_of_entropy(xi * (-scale / self.rho), self.constraint, xp)
         if slope is not None:
-            out = xp.min(g) < -lam * largest_exponent(g.dtype, xp)
-            value = xp.where(out, math.inf, value)
+            value = xp.where(out_of_domain(g, lam, xp), math.inf, value)
         return value * self.rho, factor, slope
 
     def model(self, factor: Array) -> Array:

@@ -76,7 +76,7 @@ def minimise(
         if resume is not None and number == resume[0].level:
             progress, pairs = resume
         else:
-            first = _evaluate_first(objective, x, max(0.02 * scale * level, 1e-300))
+            first = evaluate_first(objective, x, max(0.02 * scale * level, 1e-300))
             near = number > 0 or curvature is not None
             if number == 0:
                 pairs = new_pairs(first.point)
@@ -113,7 +113,7 @@ def _advance(
     return moved
 
 
-def _evaluate_first(objective: JointObjective, x: Array, tolerance: float) -> Evaluation:
+def evaluate_first(objective: JointObjective, x: Array, tolerance: float) -> Evaluation:
     """Evaluate where the inner problems are new; they go on from where they were, call by call."""
     for _ in range(20):
         first = objective.evaluate(x, tolerance)
@@ -143,7 +143,7 @@ def _step(
     if found.accepted is None:
         objective.restore(found.duals)
         if progress.failures == 3:
-            slight = -slope <= _smallest_drop(objective, base, SLIGHT)
+            slight = -slope <= smallest_drop(objective, base, SLIGHT)
             return "stuck" if found.sound or slight else "unsolved"
         pairs.clear()
         return replace(
@@ -160,7 +160,7 @@ def _step(
     decrease = max(drop, 1e-12 * magnitude)
     if drop <= 0:
         decrease = 0.5 * min(progress.decrease, -slope)
-    small = drop < _smallest_drop(objective, base, goal)
+    small = drop < smallest_drop(objective, base, goal)
     return Progress(
         progress.level,
         progress.n_iter + 1,
@@ -177,7 +177,7 @@ def _raise(
 ) -> Progress | None:
     """Raise entries that are stuck next to 0; None if that would not pay."""
     base = progress.current
-    worthwhile = _smallest_drop(objective, base, goal)
+    worthwhile = smallest_drop(objective, base, goal)
     raised, gain = objective.raised(base.point)
     if gain < worthwhile:
         return None
@@ -193,7 +193,7 @@ def _raise(
     return None
 
 
-def _smallest_drop(objective: JointObjective, base: Evaluation, goal: float) -> float:
+def smallest_drop(objective: JointObjective, base: Evaluation, goal: float) -> float:
     """A smaller one does not count as progress."""
     return goal * max(abs(base.point.value), sum(t.scale for t in objective.problem.terms))
 

@@ -61,6 +61,10 @@ class GibbsKernel:
         """``log(K^T exp(logs))``, right to rounding."""
         return self._log_product(logs, self._back, tuple(c.mT for c in self.costs))
 
+    def __post_init__(self) -> None:
+        """Lay the matrices out now: what is first made under ``jax.jit`` must not outlive it."""
+        self._forth  # noqa: B018
+
     @cached_property
     def _forth(self) -> tuple[Array, ...]:
         """
@@ -76,7 +80,7 @@ class GibbsKernel:
         rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
         return (*others, rows.mT)
 
-    @cached_property
+    @property
     def _back(self) -> tuple[Array, ...]:
         """The same of K^T."""
         return tuple(matrix.mT for matrix in self.matrices)

@@ -18,7 +18,8 @@ from array_api_compat import array_namespace
 
 from wtfarray._typing import Array
 from wtfarray.block_descent import in_domain, stacked_block
-from wtfarray.legendre import conjugate_of_entropy, dual_of_free, largest_exponent, shrinkage
+from wtfarray.envelope import KAPPA, evaluate_first, smallest_drop
+from wtfarray.legendre import conjugate_of_entropy, dual_of_free, out_of_domain, shrinkage
 from wtfarray.losses import stack
 from wtfarray.models import Block
 from wtfarray.optimize import OptimizeResult, lbfgs
@@ -29,8 +30,6 @@ from wtfarray.transport import TransportProblem
 
 SMALL = 2**16
 """Data of more entries are left to the joint solver: the dual would take long."""
-KAPPA = 0.03
-"""Inner error allowed, as a share of the smallest gain that counts."""
 EVALUATIONS = 300
 """Of the dual of one step at most: what is short of the minimum is no less a bound."""
 FIRST, MORE, LAST = 0.25, 8.0, 1e6
@@ -46,7 +45,8 @@ class LinearisedDual:
 
     ``Y(A) = sum_k L_k A_k - (n - 1) Y`` is the model of n blocks, linearised at the blocks B whose
     tensor is Y. Over g it is minus the minimum of ``Phi*(X, u(g)) + (n - 1) <u, Y> + sum_k (rho_k +
-    tau_k) E*((tau_k log B_k - Xi_k(u)) / (rho_k + tau_k)) - sum_k tau_k <B_k, 1>``.
+    tau_k) E*((tau_k log B_k - Xi_k(u)) / (rho_k + tau_k)) - sum_k tau_k <B_k, 1>``. This is convex
+    in u; as u grows with g, no point but the minimum is stationary in g.
     """
 
     bound: TransportProblem
@@ -91,8 +91,7 @@ class LinearisedDual:
         value = xp.sum(self._weighted(values)) + entropies + (n - 1.0) * xp.sum(u * self.model)
         if not math.isinf(lam):
             model = model * (shrinkage(g, lam, xp) + 1.0)
-            out = xp.min(g) < -lam * largest_exponent(g.dtype, xp)
-            value = xp.where(out, math.inf, value)
+            value = xp.where(out_of_domain(g, lam, xp), math.inf, value)
         return value, self._weighted(marginal - model)
 
     def _weighted(self, values: Array) -> Array:
@@ -172,18 +171,20 @@ def through_kinks(
     """
     Go on by linearised steps from where the joint solver has ended.
 
-    Returns the last point and why it is the last: "tolerance" if no step can gain ``tol``, "stuck"
-    if none is found that does, "iterations", "reported" if ``report`` of a step returned True, or
-    "unsolved" if the inner problems were not.
+    Returns the last point and why it is the last: "stationary" if to first order no step can gain
+    ``tol``, "stuck" if none is found that does, "iterations", "reported" if ``report`` of a step
+    returned True, or "unsolved" if the inner problems were not.
     """
-    base = objective.evaluate(x, KAPPA * tol * term.scale)
+    base = evaluate_first(objective, x, KAPPA * tol * term.scale)
     if not (base.converged and base.point.finite):
         return base, "unsolved"
+    xp = array_namespace(x)
+    smallest = float(xp.finfo(x.dtype).smallest_normal)
     g, distance, small_steps = term.free, 0.0, 0
     for _ in range(max_iter):
-        if distance > LAST:
+        if distance > LAST or small_steps == 3:
             return base, "stuck"
-        least = tol * max(abs(base.point.value), term.scale)
+        least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
         found = dual.solve(g, 0.01 * tol)
@@ -191,17 +192,18 @@ def through_kinks(
             distance = max(FIRST, MORE * distance)
             continue
         promised = base.point.value + found.value - objective.fixed_entropy
-        if promised <= least or small_steps == 3:
-            return base, "tolerance" if distance == 0 else "stuck"
+        term.charge(found.n_evaluations)
+        if promised <= least:
+            return base, "stationary" if distance == 0 else "stuck"
         for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
-            blocks[k] = factor
+            blocks[k] = xp.maximum(factor, smallest)  # on the sphere 0 could never grow
         duals, gain = objective.duals(), -math.inf
         if dual.is_like(blocks):
             term.warm(found.x)
             new = objective.evaluate(objective.pack(blocks), KAPPA * least)
             if new.converged and new.point.finite:
                 gain = base.point.value - new.point.value
-        if gain >= 0.1 * max(promised, least):
+        if gain >= 0.1 * promised:
             base, g = new, found.x
             small_steps = small_steps + 1 if gain < least else 0
             if gain >= 0.7 * promised:

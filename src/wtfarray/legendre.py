@@ -146,6 +146,11 @@ def shrinkage(g: Array, lam: float, xp: Namespace) -> Array:
     return xp.expm1(xp.minimum(g * (-1.0 / lam), cap))
 
 
+def out_of_domain(g: Array, lam: float, xp: Namespace) -> Array:
+    """Whether any ``exp(-g/lam)`` is too large to be used, (), bool."""
+    return xp.min(g) < -lam * largest_exponent(g.dtype, xp)
+
+
 def dual_of_free(g: Array, lam: float, xp: Namespace) -> Array:
     """
     The paper's dual variable ``u = -lam expm1(-g/lam)``.

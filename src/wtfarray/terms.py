@@ -108,6 +108,10 @@ class TransportTerm:
         samples: int = self.problem.data.shape[0]
         return math.ceil(self._evaluations / samples)
 
+    def charge(self, evaluations: int) -> None:
+        """Count evaluations of all samples that were made elsewhere."""
+        self._evaluations += evaluations * self.problem.data.shape[0]
+
     def warm(self, g: Array) -> None:
         """Start from a guess of g."""
         self.dual = g

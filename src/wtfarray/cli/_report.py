@@ -20,7 +20,8 @@ class Watch:
     """
     A progress bar that also turns the first Ctrl-C into a stop after the present step.
 
-    Stopped in this way a fit writes its checkpoint. The second Ctrl-C ends the step.
+    Stopped in this way a fit writes its checkpoint, unless it is on its last steps, through kinks,
+    which are done again. The second Ctrl-C ends the step.
     """
 
     def __init__(self, console: Console, title: str, total: int, *, visible: bool) -> None:
