@@ -36,6 +36,8 @@ CERTIFIED = 1e-3
 """A fit has converged only if its gap is below this share of the objective."""
 ROUGH = 1e-3
 """Where the loss has kinks, the tolerance of the steps that do not know of them."""
+HELD = ("stuck", "unsolved")
+"""Why plain steps stopped, if perhaps a kink held them."""
 FINEST = 1e-8
 """The smallest tolerance of steps through kinks: what is at a kink is hardly known better."""
 ROUNDS = 5
@@ -289,7 +291,7 @@ def _envelope(
             resume=resume,
             curvature=start.curvature,
         )
-        if small is not None and reason in (*SETTLED, "unsolved"):
+        if small is not None and (reason in HELD or (has_kinks and reason == "tolerance")):
             x, last = _alternate(objective, small, x, plan, report_step)
             reason = reason if last == "unsolved" else last
     except KeyboardInterrupt:
