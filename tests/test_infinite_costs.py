@@ -516,7 +516,7 @@ class TestForbiddenWays:
         found = wtf.wasserstein(array(X), array(X), loss(C, eps=eps))
         assert found.converged
         exact = eps * (math.log(0.5) - 1.0)
-        assert float(found.value) == pytest.approx(exact, abs=2e-6 * eps * 2)
+        assert float(found.value) == pytest.approx(exact, abs=2e-6 * eps)
 
     @pytest.mark.parametrize("eps", [1e-4, 2e-3])
     def test_large_exponents(self, array, eps):
