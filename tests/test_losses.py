@@ -389,6 +389,39 @@ class TestBoundWasserstein:
         assert np.all(np.diff(known.astype(int)) <= 0)
 
     @few
+    @given(spread=exponent(-2, 4), dtype=st.sampled_from(["float32", "float64"]), seed=some_seed)
+    def test_where_no_digit_can_be_lost(self, array, spread, dtype, seed):
+        """There fast products are not checked, and are right for every g, -inf included."""
+        rng = np.random.default_rng(seed)
+        costs = [random_cost(rng, 3), random_cost(rng, 4)]
+        X = random_data(rng, (4, 12)).reshape(4, 3, 4)
+        longest = sum(float(cost.max()) for cost in costs)
+        # exp(-longest/eps) is as small as it may be: some 1e-25 in float32, 1e-280 in float64.
+        eps = longest / (55.0 if dtype == "float32" else 645.0)
+        loss = wtf.Wasserstein(costs, eps)
+        bound = loss.bind(array(X, dtype))
+        assert bound.never_lost
+        assert not wtf.Wasserstein(costs, 0.8 * eps).bind(array(X, dtype)).never_lost
+        g = rng.uniform(-spread, spread, size=X.shape)
+        assert np.all(self.check(loss, X, g, array, dtype))
+        g[0, 1:] = -math.inf
+        fast, log_q = bound.marginal(array(g, dtype), safe=False)
+        safe, safe_log_q = bound.marginal(array(g, dtype), safe=True)
+        assert not np.any(to_numpy(fast.lost))
+        rounding = 10 * np.finfo(dtype).eps * (spread / eps + 1000.0)
+        assert_close(log_q, safe_log_q, rtol=0, atol=rounding)
+        assert_close(fast.q, safe.q, rtol=rounding, atol=float(np.finfo(dtype).eps * X.sum()))
+
+    def test_an_ignored_sample_is_lost(self, array):
+        g = np.zeros((2, 6))
+        g[1] = -math.inf
+        bound = wtf.Wasserstein(wtf.grid_cost(6), 1.0).bind(array(np.ones((2, 6))))
+        assert bound.never_lost
+        with np.errstate(invalid="ignore"):  # -inf less its own maximum
+            lost = bound.marginal(array(g), safe=False)[0].lost
+        np.testing.assert_array_equal(to_numpy(lost), [False, True])
+
+    @few
     @given(eps=exponent(-3, 1), spread=exponent(-1, 3), seed=some_seed)
     def test_convex_along_segments(self, array, eps, spread, seed):
         rng = np.random.default_rng(seed)

@@ -26,7 +26,6 @@ from wtfarray.legendre import (
     check_constraint,
     conjugate_of_entropy,
     kl_divergence,
-    out_of_domain,
     shrinkage,
 )
 from wtfarray.losses import BoundLoss, Loss, refuse_islands
@@ -95,8 +94,10 @@ class BlockDual:
     def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
         xp = array_namespace(g)
         value, factor, slope = self._entropy_part(g)
-        model = self.model(factor)
-        gradient = marginal - (model if slope is None else slope * model)
+        gradient = self.model(-1.0 * factor)
+        if slope is not None:
+            gradient *= slope
+        gradient += marginal
         if self.weights is not None:
             gradient = gradient * spread(self.weights, gradient)
         return xp.sum(self._weighted(values)) + value, gradient
@@ -108,17 +109,16 @@ class BlockDual:
         """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""
         xp = array_namespace(g)
         lam = self.bound.lam
-        u, slope, scale = g, None, 1.0
+        u, slope, outside, scale = g, None, None, 1.0
         if not math.isinf(lam):
-            # -lam is left to the adjoint, which is smaller.
-            u, scale = shrinkage(g, lam, xp), -lam
-            slope = u + 1.0
+            u, slope, outside = shrinkage(g, lam, xp)
+            scale = -lam  # left to the adjoint, which is smaller
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
         value, factor = conjugate_of_entropy(xi * (-scale / self.rho), self.constraint, xp)
-        if slope is not None:
-            value = xp.where(out_of_domain(g, lam, xp), math.inf, value)
+        if outside is not None:
+            value = xp.where(outside, math.inf, value)
         return value * self.rho, factor, slope
 
     def model(self, factor: Array) -> Array:

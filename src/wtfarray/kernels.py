@@ -95,6 +95,10 @@ class GibbsKernel:
 
     def longest_way(self) -> float:
         """What potentials vary by at most: see `longest_way`."""
+        return self._longest_way
+
+    @cached_property
+    def _longest_way(self) -> float:
         return longest_way(self.costs)
 
     def spacing(self) -> float:

@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from wtfarray._typing import Array
 from wtfarray.block_descent import in_domain, stacked_block
 from wtfarray.envelope import KAPPA, evaluate_first, smallest_drop
-from wtfarray.legendre import conjugate_of_entropy, dual_of_free, out_of_domain, shrinkage
+from wtfarray.legendre import conjugate_of_entropy, dual_of_free, shrinkage
 from wtfarray.losses import stack
 from wtfarray.models import Block
 from wtfarray.optimize import OptimizeResult, lbfgs
@@ -90,8 +90,9 @@ class LinearisedDual:
             model = model + xp.reshape(block.forward(factor), tuple(model.shape))
         value = xp.sum(self._weighted(values)) + entropies + (n - 1.0) * xp.sum(u * self.model)
         if not math.isinf(lam):
-            model = model * (shrinkage(g, lam, xp) + 1.0)
-            value = xp.where(out_of_domain(g, lam, xp), math.inf, value)
+            _, slope, outside = shrinkage(g, lam, xp)
+            model = model * slope
+            value = xp.where(outside, math.inf, value)
         return value, self._weighted(marginal - model)
 
     def _weighted(self, values: Array) -> Array:

@@ -256,8 +256,9 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
         return xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))
     flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
     if mode < cut:
-        return _contract_half(xp.matmul(flat, khatri_rao(factors[cut:])), factors[:cut], mode)
-    half = xp.matmul(khatri_rao(factors[:cut]).mT, flat).mT
+        half = xp.matmul(flat, khatri_rao(factors[cut:])).mT
+        return _contract_half(half, factors[:cut], mode)
+    half = xp.matmul(khatri_rao(factors[:cut]).mT, flat)
     return _contract_half(half, factors[cut:], mode - cut)
 
 
@@ -269,8 +270,8 @@ def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
         return [xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))]
     cut = balanced_split(shape)
     flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
-    left = xp.matmul(flat, khatri_rao(factors[cut:]))
-    right = xp.matmul(khatri_rao(factors[:cut]).mT, flat).mT
+    left = xp.matmul(flat, khatri_rao(factors[cut:])).mT
+    right = xp.matmul(khatri_rao(factors[:cut]).mT, flat)
     return [
         *(_contract_half(left, factors[:cut], k) for k in range(cut)),
         *(_contract_half(right, factors[cut:], k) for k in range(len(shape) - cut)),
@@ -278,16 +279,17 @@ def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
 
 
 def _contract_half(half: Array, inside: Sequence[Array], k: int) -> Array:
-    """From (prod of the modes ``inside``, r) to (n_k, r): contract with the others' factors."""
+    """From (r, prod of the modes ``inside``) to (n_k, r): contract with the others' factors."""
     xp = array_namespace(half)
     n, rank = inside[k].shape
     before, after = inside[:k], inside[k + 1 :]
-    half = xp.reshape(half, (-1, n, math.prod(f.shape[0] for f in after), rank))
     if after:
-        half = xp.sum(half * khatri_rao(after)[None, None, :, :], axis=2, keepdims=True)
+        others = khatri_rao(after).mT[:, :, None]
+        half = xp.matmul(xp.reshape(half, (rank, -1, others.shape[1])), others)
     if before:
-        half = xp.sum(half * khatri_rao(before)[:, None, None, :], axis=0, keepdims=True)
-    return xp.reshape(half, (n, rank))
+        others = khatri_rao(before).mT[:, :, None]
+        half = xp.matmul(xp.reshape(half, (rank, -1, n)).mT, others)
+    return xp.reshape(half, (rank, n)).mT
 
 
 def tucker_to_tensor(core: Array, factors: Sequence[Array], /) -> Array:

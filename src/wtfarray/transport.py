@@ -56,6 +56,8 @@ class TransportProblem:
     """K f below this may have lost digits."""
     positive: bool = False
     """Whether no entry of X is 0."""
+    never_lost: bool = False
+    """Whether plain products are known to keep their digits, whatever g: nothing is checked."""
 
     @classmethod
     def of(
@@ -70,6 +72,9 @@ class TransportProblem:
         threshold = max(
             2.0 * floor / float(info.eps), smallest_sum(data.dtype, math.prod(data.shape[1:]), xp)
         )
+        # The largest of f is 1, and of X / K f no less than the mean of X over the number of bins.
+        least = min(1.0, float(xp.min(mass)) / math.prod(data.shape[1:]) ** 2)
+        weakest = math.exp(-kernel.longest_way() / kernel.eps) if kernel.is_open else 0.0
         return cls(
             data,
             kernel,
@@ -80,6 +85,7 @@ class TransportProblem:
             floor,
             threshold,
             bool(xp.all(data > 0)),
+            weakest * least >= threshold,
         )
 
     @cached_property
@@ -139,7 +145,9 @@ class TransportProblem:
         del logs
         Kf, lost = self._denominator(f)
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
-        q = f * self.kernel.apply_adjoint(self.data / Kf)
+        Kf = self.data / Kf
+        q = self.kernel.apply_adjoint(Kf)
+        q *= f
         return xp.where(lost, math.nan, value), q
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
@@ -161,14 +169,18 @@ class TransportProblem:
             log_q, log_Kf = self._log_marginal(g)
             return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
         logs, top = self._shifted(g)
-        ignored = logs == -math.inf
+        ignored = None if self.never_lost else logs == -math.inf
         f = xp.exp(logs)
         del logs  # made anew below: the memory of an iteration is what limits a fit
         Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
-        fine = (back >= self.threshold) | ignored | (spread(self.mass, g) == 0)
-        lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
-        log_q = xp.log(xp.where(back > 0, back, 1.0))
+        if ignored is None:
+            lost = ~(top > -math.inf)  # nothing is known of a sample that is ignored as a whole
+            log_q = xp.log(back)
+        else:
+            fine = (back >= self.threshold) | ignored | (spread(self.mass, g) == 0)
+            lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
+            log_q = xp.log(xp.where(back > 0, back, 1.0))
         log_q += self._shifted(g)[0]
         f *= back
         return Marginal(f, lost, Kf, top), log_q
@@ -200,6 +212,8 @@ class TransportProblem:
         """``K f``, safe to divide by, and the samples, (N,), in which it lost digits."""
         xp = array_namespace(f)
         Kf = self.kernel.apply(f)
+        if self.never_lost:
+            return Kf, self.mass <= 0
         Kf += self.padding
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
 
