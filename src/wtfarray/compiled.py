@@ -184,8 +184,8 @@ class CompiledSinkhorn(Sinkhorn):
         pairs = (
             [none for _ in count],
             [none for _ in count],
-            jnp.stack([numbers > 0 for _ in count]),
-            jnp.stack([jnp.stack([numbers for _ in count]) for _ in count]),
+            jnp.stack([numbers > 0 for _ in count], axis=1),
+            jnp.stack([jnp.stack([numbers for _ in count], axis=1) for _ in count], axis=2),
         )
         # Infinite limits: the first point is looked at, whatever its estimate.
         return Progress(

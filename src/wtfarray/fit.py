@@ -203,7 +203,8 @@ def _fit(
 ) -> Factorisation:
     unknown = set(options) - set(FitOptions.__annotations__)
     if unknown:
-        msg = f"{kind}() got an unexpected keyword argument {min(unknown)!r}"
+        known = [*FitOptions.__annotations__, *(["weights"] if kind == "cp" else [])]
+        msg = f"{kind}() has no option {min(unknown)!r}: expected some of {', '.join(known)}"
         raise TypeError(msg)
     setup = set_up(
         kind,

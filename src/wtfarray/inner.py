@@ -12,12 +12,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
+from wtfarray._host import to_host
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.tensor import inner, per_sample, spread
+from wtfarray.tensor import inner, merge_samples, per_sample, spread, take_samples
 from wtfarray.transport import FAR, Marginal, TransportProblem
+
+MANY = 32
+"""Of so many samples, or more, the last few go on without the others."""
+PATIENCE = 8
+"""Iterations until these are looked for, again and again."""
+LEFT = 0.03
+"""The share of the error that the others may have, and to which they bring theirs down."""
+ALLOWANCE = 400
+"""Iterations they may take for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +100,10 @@ class Sinkhorn:
         self._secants: Secants | None = None
         self._last: tuple[Array, Array] | None = None
         self._safe = False
+        self.spent = 0
+        """Iterations so far, with those of samples that went on alone."""
+        self.allowance = 0
+        """How many a solver of such samples may take; 0 for one of all."""
 
     def iterates(self, Y: Array) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
@@ -105,7 +121,7 @@ class Sinkhorn:
         if self._last is not None and self.goes_on:
             # phi at the last g is known, whatever the target: a first step costs no evaluation.
             g = self._last[0] + secants.step(self._residual(log_Y, self._last[1], live))
-        size = None
+        size, n, hurries = None, 0, Y.shape[0] >= MANY
         while True:
             marginal, log_q = self._marginal(g, live)
             shift, shrunk = 0.0 * problem.mass, Y
@@ -136,8 +152,56 @@ class Sinkhorn:
             step += g
             self.g = step if back is None else xp.where(spread(worse, g), back, step)
             yield Iterate(g, marginal, shift, residual, rest, decrement, size)
-            g = self.g
             del marginal, rest, residual, step, back  # or two generations would be held
+            self.spent += 1
+            n += 1
+            if hurries and n % PATIENCE == 0:
+                hurries = self._hurry(Y, decrement)
+            g = self.g
+
+    def _hurry(self, Y: Array, errors: Array) -> bool:
+        """
+        Let the samples that make up nearly all of the error, if they are few, go on alone.
+
+        The others need not wait for them, and what is learned of them is kept. False if they came
+        to no end.
+        """
+        found, samples = to_host(errors), Y.shape[0]
+        total = float(np.sum(found))
+        (late,) = np.nonzero(found > LEFT * total / samples)
+        if not (math.isfinite(total) and 0 < len(late) <= samples // 2):
+            return True
+        solver = self._of_samples(late)
+        for point in solver.iterates(take_samples(Y, filled_up(late))):
+            done = float(array_namespace(Y).sum(point.decrement[: len(late)])) <= LEFT * total
+            if done or solver.spent + 1 >= solver.allowance:
+                break
+        self._merge(solver, late)
+        return done
+
+    def _of_samples(self, late: NDArray[np.intp]) -> Sinkhorn:
+        """A solver of some samples, with what is known of them."""
+        some = filled_up(late)
+        problem = self.problem.some_samples(some)
+        solver = Sinkhorn(problem, take_samples(self.g, some), self._memory)
+        solver.allowance = self.allowance - self.spent if self.allowance else ALLOWANCE
+        solver._safe = self._safe
+        if self._last is not None and self._secants is not None:
+            g, phi = self._last
+            solver._last = take_samples(g, some), take_samples(phi, some)
+            solver._secants = self._secants.of_samples(some)
+        return solver
+
+    def _merge(self, solver: Sinkhorn, late: NDArray[np.intp]) -> None:
+        """Take over where some samples have got to without the others."""
+        self.spent += solver.spent
+        self.evaluations += math.ceil(solver.evaluations * len(late) / self.g.shape[0])
+        self.g = merge_samples(self.g, solver.g, late)
+        if self._last is not None and solver._last is not None:
+            (g, phi), (new_g, new_phi) = self._last, solver._last
+            self._last = merge_samples(g, new_g, late), merge_samples(phi, new_phi, late)
+        if self._secants is not None and solver._secants is not None:
+            self._secants.merge(solver._secants, late)
 
     def _learn(
         self, g: Array, phi: Array, worse: Array, log_Y: Array, live: Array | None
@@ -184,6 +248,11 @@ class Sinkhorn:
             return size < 0, size
         worse = ~(size <= 3.0 * before)
         return worse, xp.where(worse, math.inf, size)
+
+
+def filled_up(samples: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Repeat samples up to a power of two: few different sizes, for libraries that compile each."""
+    return np.resize(samples, 2 ** math.ceil(math.log2(len(samples))))
 
 
 def reach(problem: TransportProblem) -> float:

@@ -363,6 +363,15 @@ def inner(a: Array, b: Array) -> Array:
     return xp.linalg.vecdot(a, b, axis=-1)
 
 
+def inners(stacks: Sequence[Array], other: Array) -> Array:
+    """Inner products of each sample of several stacks and one: (N, len(stacks))."""
+    xp = array_namespace(other)
+    flat = (other.shape[0], math.prod(other.shape[1:]))
+    other = xp.reshape(other, flat)
+    products = [xp.linalg.vecdot(xp.reshape(stack, flat), other, axis=-1) for stack in stacks]
+    return xp.stack(products, axis=1)
+
+
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
     xp = array_namespace(stack)
@@ -384,3 +393,10 @@ def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
     """Some samples of a stack (N, ...), by their numbers."""
     xp = array_namespace(stack)
     return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
+
+
+def merge_samples(stack: Array, others: Array, samples: NDArray[np.intp]) -> Array:
+    """Put the first of ``others`` in the place of some samples of a stack, by their numbers."""
+    order = np.arange(stack.shape[0])
+    order[samples] = stack.shape[0] + np.arange(len(samples))
+    return take_samples(array_namespace(stack).concat([stack, others]), order)

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from wtfarray._typing import Array
 from wtfarray.kernels import GibbsKernel, smallest_sum
 from wtfarray.legendre import dual_of_free, kl_divergence, xlogx
 from wtfarray.mending import Mending
-from wtfarray.tensor import inner, per_sample, slices_of, spread
+from wtfarray.tensor import inner, per_sample, slices_of, spread, take_samples
 
 FAR = 40.0
 """Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
@@ -103,6 +105,10 @@ class TransportProblem:
     def samples(self, some: slice) -> TransportProblem:
         """The same problem for some of its samples."""
         return self.of(self.data[some, ...], self.kernel, self.lam, self.order)
+
+    def some_samples(self, some: NDArray[np.intp]) -> TransportProblem:
+        """The same problem for some of its samples, by their numbers."""
+        return self.of(take_samples(self.data, some), self.kernel, self.lam, self.order)
 
     @property
     def conserves_mass(self) -> bool:

@@ -1,0 +1,112 @@
+"""Many samples at once: the last few go on without the others."""
+
+import math
+
+import numpy as np
+import pytest
+from fitting import spare_jax
+from helpers import assert_close, to_numpy
+
+import wtfarray as wtf
+from wtfarray import inner
+from wtfarray.anderson import Secants
+from wtfarray.inner import Sinkhorn
+from wtfarray.tensor import merge_samples
+
+
+def few_are_hard(n=40, m=20, hard=4):
+    """Two stacks of smooth samples, but for some whose model is elsewhere than the data."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 1.0, m)
+    centres = rng.uniform(0.4, 0.6, size=(2, n, 1))
+    centres[1, :hard] = 0.05
+    widths = np.full((2, n, 1), 0.2)
+    widths[:, :hard] = 0.03
+    stacks = np.exp(-0.5 * ((x - centres) / widths) ** 2) + 1e-9
+    return stacks / stacks.sum(axis=2, keepdims=True)
+
+
+def iterations(problem, xp, Y, tolerance=1e-10):
+    """Solve to an estimated error; the last point, the iterations of all and of some samples."""
+    solver = Sinkhorn(problem, xp.zeros_like(Y))
+    for n, point in enumerate(solver.iterates(Y), start=1):
+        if float(xp.sum(point.decrement)) <= tolerance or n == 2000:
+            return point, n, solver.spent
+    raise AssertionError
+
+
+@pytest.mark.parametrize("lam", [5.0, math.inf])
+def test_the_others_do_not_wait(xp, array, lam, monkeypatch):
+    if lam == math.inf:
+        spare_jax(xp)
+    X, Y = map(array, few_are_hard())
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=lam).bind(X)
+    point, n, spent = iterations(problem, xp, Y)
+    monkeypatch.setattr(inner, "MANY", 10**9)
+    together, patient, same = iterations(problem, xp, Y)
+    assert same == patient - 1  # nobody went on alone
+    assert n < 0.7 * patient
+    assert n < spent
+    values = [to_numpy(problem.bounds(p.g, Y)[0]) for p in (point, together)]
+    np.testing.assert_allclose(*values, rtol=0, atol=1e-9)
+
+
+def test_what_does_not_end_is_tried_once(xp, array, monkeypatch):
+    """Without iterations to spare the late samples come to no end, and the others go on."""
+    spare_jax(xp)
+    X, Y = map(array, few_are_hard())
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
+    monkeypatch.setattr(inner, "ALLOWANCE", 1)
+    _, n, spent = iterations(problem, xp, Y, 1e-6)
+    assert n < 2000
+    assert spent == n - 1  # one iterate alone, which was not followed by another
+
+
+def test_zeros_and_samples_of_any_mass(xp, array):
+    spare_jax(xp)
+    X, Y = few_are_hard()
+    X[5], Y[6, :10] = 0.0, 0.0
+    X[:10] *= 100.0
+    loss = wtf.Wasserstein(wtf.grid_cost(20), eps=0.05, lam=2.0)
+    whole = wtf.wasserstein(array(X), array(Y), loss, tol=1e-9)
+    assert whole.converged
+    parts = [
+        wtf.wasserstein(array(X[i : i + 8]), array(Y[i : i + 8]), loss, tol=1e-9)
+        for i in range(0, 40, 8)
+    ]
+    assert float(whole.value) == pytest.approx(sum(float(p.value) for p in parts), rel=1e-8)
+
+
+class TestSecants:
+    @staticmethod
+    def memory(array, n, pairs, seed):
+        rng = np.random.default_rng(seed)
+        secants = Secants(4, array(rng.random((n, 3))), 1e3)
+        for _ in range(pairs):
+            move, change = (array(rng.normal(size=(n, 3))) for _ in range(2))
+            secants.add(move, change, array(np.ones(n)) > 0)
+        return secants
+
+    @pytest.mark.parametrize("pairs", [0, 2, 6])
+    def test_of_samples_and_back(self, array, pairs):
+        secants = self.memory(array, 5, pairs, 0)
+        residual = np.random.default_rng(1).normal(size=(5, 3))
+        before = to_numpy(secants.step(array(residual)))
+        some = np.asarray([3, 1])
+        part = secants.of_samples(some)
+        np.testing.assert_allclose(to_numpy(part.step(array(residual[some]))), before[some])
+        rng = np.random.default_rng(2)
+        new = (array(rng.normal(size=(2, 3))) for _ in range(2))
+        part.add(*new, array(np.ones(2)) > 0)
+        secants.merge(part, some)
+        after = to_numpy(secants.step(array(residual)))
+        others = [0, 2, 4]
+        np.testing.assert_allclose(after[others], before[others])
+        if pairs == 6:  # as many as are remembered, on both sides
+            np.testing.assert_allclose(after[some], to_numpy(part.step(array(residual[some]))))
+
+    def test_merge_samples(self, array):
+        old, new = np.arange(8.0).reshape(4, 2), -np.ones((3, 2))
+        merged = merge_samples(array(old), array(new), np.asarray([2, 0]))
+        old[[2, 0]] = -1.0
+        assert_close(merged, array(old), rtol=0)
