@@ -307,7 +307,7 @@ class TestRefuses:
             ([1], {"held_out": 1.5}, ValueError, "held_out is 1.5 of 16 samples"),
             ([1], {"held_out": -0.1}, ValueError, "held_out is -0.1: expected a positive number"),
             ([1], {"held_out": True}, TypeError, "held_out is True"),
-            ([1], {"init": "kl"}, TypeError, "unexpected keyword argument 'init'"),
+            ([1], {"init": "kl"}, TypeError, "no option 'init': expected some of model, "),
             ([1], {"rho": -1.0}, ValueError, "rho is -1.0"),
         ],
     )

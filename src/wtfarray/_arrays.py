@@ -1,7 +1,7 @@
 """What comes in from the caller: one namespace, a real floating dtype, finite non-negative data."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -175,6 +175,14 @@ def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
         expected = ", ".join(repr(choice) for choice in choices)
         msg = f"{name} is {value!r}: expected one of {expected}"
         raise ValueError(msg)
+
+
+def known_options(function: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keywords that a function does not have, and say which it has."""
+    unknown = set(options) - set(known)
+    if unknown:
+        msg = f"{function}() has no option {min(unknown)!r}: expected some of {', '.join(known)}"
+        raise TypeError(msg)
 
 
 def axis_index(name: str, axis: object, ndim: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 
-from wtfarray._arrays import one_of, positive_integer, positive_number
+from wtfarray._arrays import known_options, one_of, positive_integer, positive_number
 from wtfarray._journal import FitState, Plan
 from wtfarray._run import best_of
 from wtfarray._setup import Kind, Setup, Weights, given_blocks, set_up
@@ -201,11 +201,7 @@ def _fit(
     weights: Weights,
     options: FitOptions,
 ) -> Factorisation:
-    unknown = set(options) - set(FitOptions.__annotations__)
-    if unknown:
-        known = [*FitOptions.__annotations__, *(["weights"] if kind == "cp" else [])]
-        msg = f"{kind}() has no option {min(unknown)!r}: expected some of {', '.join(known)}"
-        raise TypeError(msg)
+    known_options(kind, options, [*FitOptions.__annotations__, *["weights"] * (kind == "cp")])
     setup = set_up(
         kind,
         X,

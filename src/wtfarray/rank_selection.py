@@ -20,6 +20,7 @@ from wtfarray._arrays import (
     as_data,
     common_namespace,
     instance_of,
+    known_options,
     one_of,
     positive_integer,
     positive_number,
@@ -175,10 +176,8 @@ def rank_scan(
     >>> scan.records[1].held_out < 0.1 * scan.records[0].held_out
     True
     """
-    unknown = set(options) - set(ScanOptions.__annotations__)
-    if unknown:
-        msg = f"rank_scan() got an unexpected keyword argument {min(unknown)!r}"
-        raise TypeError(msg)
+    named = ("model", "n_seeds", "held_out", "rng", "callback", "progress")
+    known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
     X = as_data("X", X, common_namespace(X=X))
     one_of("model", model, ("nmf", "cp", "tucker"))
     instance_of("loss", loss, Loss, "one of the losses of wtfarray")
