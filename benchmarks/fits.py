@@ -1,7 +1,7 @@
 """
 How fast and in how much memory whole fits run; benchmarks/README.md says what each command shows.
 
-usage: python benchmarks/fits.py {images,faces,three-mode,scaling,memory} [options]
+usage: python benchmarks/fits.py {images,faces,three-mode,histograms,scaling,memory} [options]
 """
 
 import argparse
@@ -312,6 +312,46 @@ def atom_error(factors: Sequence[Array], truth: Sequence[Array]) -> float:
     return float(min(errors)) / (len(truth) * true.shape[1])
 
 
+def counted_histograms(samples: int, bins: int = 60, rank: int = 8, counts: int = 500) -> Array:
+    """Mixtures of bumps, each sample moved a little, drawn as counts."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 1, bins)
+    atoms = np.exp(-(((x - rng.random((rank, 1))) / 0.06) ** 2))
+    shares = rng.dirichlet(np.full(rank, 0.3), samples)
+    moved = [np.interp(x - 0.03 * rng.normal(), x, share @ atoms) for share in shares]
+    X = np.asarray(moved) + 1e-6
+    X = rng.poisson(counts * X / X.sum(axis=1, keepdims=True)) + 1e-3
+    return X / X.sum(axis=1, keepdims=True)
+
+
+def histograms(arguments: argparse.Namespace) -> None:
+    """NMF of short samples, with and without letting the last few go on alone."""
+    X = convert(counted_histograms(arguments.samples), arguments.backend)
+    loss = wtf.Wasserstein(wtf.grid_cost(60), eps=0.01, lam=10.0)
+    many, traces = inner.MANY, {}
+    for name, least in (("alone", many), ("together", sys.maxsize)):
+        inner.MANY = least
+        steps: list[tuple[float, float]] = []
+        start = time.perf_counter()
+
+        def note(state: wtf.FitState, steps: list = steps, start: float = start) -> None:
+            if state.level == 1.0:
+                steps.append((time.perf_counter() - start, state.objective))
+
+        with quiet():
+            wtf.nmf(X, 8, loss, rho=1e-3, rng=0, max_iter=arguments.steps, callback=note)
+        seconds, objective = steps[-1]
+        print(f"{name:10s} {seconds:8.2f} s  J {objective:.5f}", flush=True)
+        traces[name] = steps
+    inner.MANY = many
+    mark = max(steps[-1][1] for steps in traces.values())
+    alone, together = (
+        next(seconds for seconds, objective in steps if objective <= mark)
+        for steps in traces.values()
+    )
+    print(f"J below {mark:.5f} after {alone:.2f} s and {together:.2f} s: {together / alone:.1f}x")
+
+
 def scaling(arguments: argparse.Namespace) -> None:
     """Time of an evaluation against the number of samples."""
     counts = [100, 200, 400, 800, 1600]
@@ -423,6 +463,9 @@ def main() -> None:
     added.add_argument("--rank", type=int, default=50)
     added.add_argument("--seconds", type=float, default=130.0)
     command("three-mode", three_mode)
+    added = command("histograms", histograms)
+    added.add_argument("--samples", type=int, default=400)
+    added.add_argument("--steps", type=int, default=40)
     added = command("scaling", scaling)
     added.add_argument("--steps", type=int, default=10)
     added.add_argument("--repeats", type=int, default=3)
