@@ -78,9 +78,8 @@ class Secants:
         # Each sample has pairs of its own: those of two need not be of the same step.
         count = len(self.moves)
         for mine, theirs in ((self.moves, other.moves), (self.changes, other.changes)):
-            mine[:] = [
-                merge_samples(*pair, samples) for pair in zip(mine, theirs[-count:], strict=True)
-            ]
+            for k in range(-count, 0):  # one at a time, for the memory
+                mine[k] = merge_samples(mine[k], theirs[k], samples)
         self.valid = merge_samples(self.valid, other.valid[:, -count:], samples)
         self.gram = merge_samples(self.gram, other.gram[:, -count:, -count:], samples)
 

@@ -22,8 +22,8 @@ from wtfarray.anderson import Secants
 from wtfarray.tensor import inner, merge_samples, per_sample, spread, take_samples
 from wtfarray.transport import FAR, Marginal, TransportProblem
 
-MANY = 32
-"""Of so many samples, or more, the last few go on without the others."""
+MANY, SHORT = 32, 256
+"""Of so many samples, of no more bins, the last few go on alone; it takes memory."""
 PATIENCE = 8
 """Iterations until these are looked for, again and again."""
 LEFT = 0.03
@@ -121,7 +121,8 @@ class Sinkhorn:
         if self._last is not None and self.goes_on:
             # phi at the last g is known, whatever the target: a first step costs no evaluation.
             g = self._last[0] + secants.step(self._residual(log_Y, self._last[1], live))
-        size, n, hurries = None, 0, Y.shape[0] >= MANY
+        size, n = None, 0
+        hurries = Y.shape[0] >= MANY and math.prod(Y.shape[1:]) <= SHORT
         while True:
             marginal, log_q = self._marginal(g, live)
             shift, shrunk = 0.0 * problem.mass, Y
