@@ -239,7 +239,8 @@ class TestCertificate:
         found = dual.certificate(g)
         assert found.gap >= 0
         assert found.lower <= found.upper
-        assert found.upper == pytest.approx(found.lower + found.gap, rel=1e-12)
+        if found.lower > -math.inf:
+            assert found.upper == pytest.approx(found.lower + found.gap, rel=1e-12)
         value = float(dual.safe_value_and_gradient(g)[0])
         assert found.lower == pytest.approx(-value, rel=1e-12, abs=1e-12)
 
@@ -435,6 +436,27 @@ class TestSafety:
         g = array([[0.0] * 5, [0.0, 0.0, 0.0, 0.0, 9.0]])
         assert math.isnan(float(dual.value_and_gradient(g)[0]))
         assert math.isfinite(float(dual.safe_value_and_gradient(g)[0]))
+
+    @pytest.mark.parametrize(
+        "loss", [wtf.Wasserstein(wtf.grid_cost(5), 0.1, 1.0), wtf.KullbackLeibler()]
+    )
+    @pytest.mark.parametrize("constraint", [None, "columns"])
+    def test_out_of_the_domain_nothing_is_proved(self, array, loss, constraint):
+        X, parts = array(np.ones((2, 5))), [array(np.ones((n, 2))) for n in (2, 5)]
+        dual = wtf.cp_dual(X, parts, 1, loss, rho=1.0, constraint=constraint)
+        g = np.zeros((2, 5))
+        g[0, 0] = -300.0
+        found = dual.certificate(array(g))
+        assert (found.lower, found.upper, found.gap) == (-math.inf, math.inf, math.inf)
+
+    @pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-6, 1e-9])
+    def test_any_unit_of_the_cost(self, array, unit):
+        rng = np.random.default_rng(3)
+        X, atoms = rng.dirichlet(np.ones(6), 4), rng.dirichlet(np.ones(6), 2).T
+        loss = wtf.Wasserstein([wtf.grid_cost(6)[0] * unit], eps=0.05 * unit, lam=100.0 * unit)
+        parts = [array(np.ones((4, 2))), array(atoms)]
+        dual = wtf.cp_dual(array(X), parts, 0, loss, rho=1e-2 * unit, constraint="rows")
+        assert dual.certificate(minimise(dual).x).gap <= 1e-9 * unit
 
     def test_zero_samples_and_zero_entries(self, array):
         X = np.zeros((3, 5))

@@ -62,6 +62,31 @@ def test_what_does_not_end_is_tried_once(xp, array, monkeypatch):
     assert spent == n - 1  # one iterate alone, which was not followed by another
 
 
+def test_weights_tell_who_is_late(xp, array):
+    """Nobody waits for samples that weigh nothing, nor do these go on alone."""
+    spare_jax(xp)
+    X, Y = map(array, few_are_hard())
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
+    weights = array(np.where(np.arange(40) < 4, 0.0, 1.0))
+    solver = Sinkhorn(problem, xp.zeros_like(Y), weights=weights)
+    for n, point in enumerate(solver.iterates(Y), start=1):
+        if float(xp.sum(point.decrement * weights)) <= 1e-10 or n == 500:
+            break
+    assert n < 100
+    assert solver.spent == n - 1
+
+
+def test_the_work_is_bounded(xp, array):
+    """A caller that asks for few iterates gets few iterations, alone and together."""
+    X, Y = map(array, few_are_hard())
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.005, lam=math.inf).bind(X)
+    solver = Sinkhorn(problem, xp.zeros_like(Y))
+    points = solver.iterates(Y, max_iter=9)
+    for _ in range(9):
+        next(points)
+    assert 9 <= solver.spent <= 9 + 4 * 9
+
+
 def test_zeros_and_samples_of_any_mass(xp, array):
     spare_jax(xp)
     X, Y = few_are_hard()

@@ -111,7 +111,7 @@ class BlockDual:
         lam = self.bound.lam
         u, slope, outside, scale = g, None, None, 1.0
         if not math.isinf(lam):
-            u, slope, outside = shrinkage(g, lam, xp)
+            u, slope, outside = shrinkage(g, lam, self.rho, xp)
             scale = -lam  # left to the adjoint, which is smaller
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
@@ -148,8 +148,10 @@ class BlockDual:
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
             extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
             factor, model = feasible, self.model(feasible)
-        gap = float(xp.sum(self._weighted(self.bound.gap(g, marginal, model)))) + extra
         lower = -float(xp.sum(self._weighted(values)) + entropy)
+        if lower == -math.inf:  # g is out of the domain, and proves nothing
+            return Certificate(factor, lower, math.inf, math.inf)
+        gap = float(xp.sum(self._weighted(self.bound.gap(g, marginal, model)))) + extra
         return Certificate(factor, lower, lower + gap, gap)
 
 

@@ -201,7 +201,8 @@ def _fit(
     weights: Weights,
     options: FitOptions,
 ) -> Factorisation:
-    known_options(kind, options, [*FitOptions.__annotations__, *["weights"] * (kind == "cp")])
+    known = list(FitOptions.__annotations__)
+    known_options(kind, options, [*known, "weights"] if kind == "cp" else known)
     setup = set_up(
         kind,
         X,

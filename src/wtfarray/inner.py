@@ -7,6 +7,7 @@ Sinkhorn iterations, warm-started and with its history kept from one Y to the ne
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ PATIENCE = 8
 LEFT = 0.03
 """The share of the error that the others may have, and to which they bring theirs down."""
 ALLOWANCE = 400
-"""Iterations they may take for it."""
+"""Iterations they may take for it, and no more than four for each that all samples may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +73,14 @@ class InnerSolver(Protocol):
     """Whether that is where the last solve ended."""
     evaluations: int
 
-    def iterates(self, Y: Array) -> Iterator[Iterate]:
-        """The iterates for this Y, without end; `g` is where to go on from the last one."""
+    def iterates(
+        self, Y: Array, tolerance: float = 0.0, max_iter: int = ALLOWANCE
+    ) -> Iterator[Iterate]:
+        """
+        The iterates for this Y, without end; `g` is where to go on from the last one.
+
+        The error that is looked for and how many iterates will be asked for, if that is known.
+        """
         ...
 
 
@@ -86,8 +93,16 @@ class Sinkhorn:
     whose residual grows threefold goes back to its last plain step and forgets its secants.
     """
 
-    def __init__(self, problem: TransportProblem, g: Array, memory: int = 12) -> None:
+    def __init__(
+        self,
+        problem: TransportProblem,
+        g: Array,
+        memory: int = 12,
+        weights: Array | None = None,
+    ) -> None:
         self.problem = problem
+        self._weights = weights
+        """Of the errors of the samples, (N,); ones when absent."""
         self.g = g
         """Where the next solve starts."""
         self.goes_on = False
@@ -102,10 +117,12 @@ class Sinkhorn:
         self._safe = False
         self.spent = 0
         """Iterations so far, with those of samples that went on alone."""
-        self.allowance = 0
-        """How many a solver of such samples may take; 0 for one of all."""
+        self._failures = self._waits = 0
+        """How often these came to no end, and for how many solves none are sent on for it."""
 
-    def iterates(self, Y: Array) -> Iterator[Iterate]:
+    def iterates(
+        self, Y: Array, tolerance: float = 0.0, max_iter: int = ALLOWANCE
+    ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
         xp = array_namespace(Y)
         problem, damp = self.problem, self._damp
@@ -121,9 +138,10 @@ class Sinkhorn:
         if self._last is not None and self.goes_on:
             # phi at the last g is known, whatever the target: a first step costs no evaluation.
             g = self._last[0] + secants.step(self._residual(log_Y, self._last[1], live))
-        size, n = None, 0
-        hurries = Y.shape[0] >= MANY and math.prod(Y.shape[1:]) <= SHORT
-        while True:
+        size = None
+        hurries = Y.shape[0] >= MANY and math.prod(Y.shape[1:]) <= SHORT and self._waits == 0
+        self._waits = max(0, self._waits - 1)
+        for n in itertools.count(1):
             marginal, log_q = self._marginal(g, live)
             shift, shrunk = 0.0 * problem.mass, Y
             if not balanced:
@@ -155,37 +173,44 @@ class Sinkhorn:
             yield Iterate(g, marginal, shift, residual, rest, decrement, size)
             del marginal, rest, residual, step, back  # or two generations would be held
             self.spent += 1
-            n += 1
             if hurries and n % PATIENCE == 0:
-                hurries = self._hurry(Y, decrement)
+                hurries = self._hurry(Y, decrement, tolerance, min(ALLOWANCE, 4 * max_iter))
             g = self.g
 
-    def _hurry(self, Y: Array, errors: Array) -> bool:
+    def _hurry(self, Y: Array, errors: Array, tolerance: float, allowance: int) -> bool:
         """
         Let the samples that make up nearly all of the error, if they are few, go on alone.
 
         The others need not wait for them, and what is learned of them is kept. False if they came
         to no end.
         """
-        found, samples = to_host(errors), Y.shape[0]
-        total = float(np.sum(found))
-        (late,) = np.nonzero(found > LEFT * total / samples)
-        if not (math.isfinite(total) and 0 < len(late) <= samples // 2):
+        samples = Y.shape[0]
+        weights = np.ones(samples) if self._weights is None else to_host(self._weights)
+        found = to_host(errors) * weights
+        goal = max(LEFT * float(np.sum(found)), 0.3 * tolerance)
+        (late,) = np.nonzero(found > goal / samples)
+        if not (math.isfinite(goal) and 0 < len(late) <= samples // 2):
             return True
-        solver = self._of_samples(late)
-        for point in solver.iterates(take_samples(Y, filled_up(late))):
-            done = float(array_namespace(Y).sum(point.decrement[: len(late)])) <= LEFT * total
-            if done or solver.spent + 1 >= solver.allowance:
+        # Few different sizes, for libraries that compile each one: a power of two, filled up.
+        some = np.resize(late, 2 ** math.ceil(math.log2(len(late))))
+        if len(some) > 0.6 * samples:
+            return True
+        solver = self._of_samples(some)
+        for point in solver.iterates(take_samples(Y, some), goal, allowance // 4):
+            left = to_host(point.decrement)[: len(late)] * weights[late]
+            done = float(np.sum(left)) <= goal
+            if done or solver.spent + 1 >= allowance:
                 break
         self._merge(solver, late)
+        self._failures = 0 if done else self._failures + 1
+        self._waits = 2**self._failures - 1
         return done
 
-    def _of_samples(self, late: NDArray[np.intp]) -> Sinkhorn:
+    def _of_samples(self, some: NDArray[np.intp]) -> Sinkhorn:
         """A solver of some samples, with what is known of them."""
-        some = filled_up(late)
+        weights = None if self._weights is None else take_samples(self._weights, some)
         problem = self.problem.some_samples(some)
-        solver = Sinkhorn(problem, take_samples(self.g, some), self._memory)
-        solver.allowance = self.allowance - self.spent if self.allowance else ALLOWANCE
+        solver = Sinkhorn(problem, take_samples(self.g, some), self._memory, weights)
         solver._safe = self._safe
         if self._last is not None and self._secants is not None:
             g, phi = self._last
@@ -251,11 +276,6 @@ class Sinkhorn:
         return worse, xp.where(worse, math.inf, size)
 
 
-def filled_up(samples: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Repeat samples up to a power of two: few different sizes, for libraries that compile each."""
-    return np.resize(samples, 2 ** math.ceil(math.log2(len(samples))))
-
-
 def reach(problem: TransportProblem) -> float:
     """How far the solution may be: as potentials vary, and lam times the log of what is off."""
     lam = 0.0 if problem.conserves_mass else problem.lam
@@ -298,7 +318,7 @@ def solve_to_gap(
     # Balanced: eps KL(q|Y), the order of the value's error; the rounded gap is larger.
     factor = problem.kernel.eps if problem.conserves_mass else problem.lam
     limit, check = math.inf, math.inf
-    points = solver.iterates(Y)
+    points = solver.iterates(Y, max_iter=max_iter)
     for n in range(1, max_iter + 1):
         point = next(points)
         g, size = point.g, float(xp.sum(point.gap_bound(factor)))

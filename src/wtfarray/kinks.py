@@ -83,14 +83,18 @@ class LinearisedDual:
     def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
         xp = array_namespace(g)
         lam, n = self.bound.lam, len(self.maps)
-        u = self._weighted(dual_of_free(g, lam, xp))
+        u, slope, outside = g, None, None
+        if not math.isinf(lam):
+            rho = min(self.problem.rho[k] for k in self.problem.free)
+            shrunk, slope, outside = shrinkage(g, lam, rho, xp)
+            u = -lam * shrunk
+        u = self._weighted(u)
         entropies, factors = self._factors(u)
         model = -(n - 1.0) * self.model
         for block, factor in zip(self.maps, factors, strict=True):
             model = model + xp.reshape(block.forward(factor), tuple(model.shape))
         value = xp.sum(self._weighted(values)) + entropies + (n - 1.0) * xp.sum(u * self.model)
-        if not math.isinf(lam):
-            _, slope, outside = shrinkage(g, lam, xp)
+        if slope is not None:
             model = model * slope
             value = xp.where(outside, math.inf, value)
         return value, self._weighted(marginal - model)

@@ -7,8 +7,8 @@ from wtfarray._arrays import as_floating, as_nonnegative, common_namespace, one_
 from wtfarray._typing import Array, DType, Namespace
 
 Constraint = Literal["rows", "columns", "all"] | None
-SLIGHT = 1e-13
-"""Errors of the dual variable, in units of the cost, that are let pass for speed."""
+SLIGHT = 1e-11
+"""Errors of the exponents of a block, those of the dual variable over rho, let pass for speed."""
 
 
 def check_constraint(name: str, constraint: object, ndim: int) -> None:
@@ -142,16 +142,18 @@ def kl_divergence(a: Array, b: Array, xp: Namespace) -> Array:
     return xp.where(both, entry, xp.where(a > 0, math.inf, b))
 
 
-def shrinkage(g: Array, lam: float, xp: Namespace) -> tuple[Array, Array, Array]:
+def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, Array, Array]:
     """
     ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), that is too large somewhere: then NaN.
 
-    The dual variable is ``-lam`` times the first, the second is its derivative.
+    The dual variable is ``-lam`` times the first, the second is its derivative. ``rho`` is what the
+    dual variable will be divided by.
     """
     lowest = xp.min(g)
     outside = ~(lowest >= -lam * largest_exponent(g.dtype, xp))
+    # One number decides it: a minimum entry by entry would be a pass more.
     exponent = g * xp.where(outside, math.nan, xp.full_like(lowest, -1.0 / lam))
-    if lam * float(xp.finfo(g.dtype).eps) <= SLIGHT:
+    if lam * float(xp.finfo(g.dtype).eps) <= SLIGHT * rho:
         slope = xp.exp(exponent)  # libraries take up to three times as long for expm1
         return slope - 1.0, slope, outside
     shrunk = xp.expm1(exponent)

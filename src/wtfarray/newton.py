@@ -40,9 +40,11 @@ RATIO = 3.0
 """Of two levels of smoothing."""
 
 
-def inner_solver(problem: TransportProblem, g: Array) -> InnerSolver:
-    """The solver that suits the problem."""
-    return Newton(problem, g) if has_few_bins(problem) else Sinkhorn(problem, g)
+def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = None) -> InnerSolver:
+    """The solver that suits the problem, whose samples may have weights, (N,)."""
+    if has_few_bins(problem):
+        return Newton(problem, g)
+    return Sinkhorn(problem, g, weights=weights)
 
 
 def has_few_bins(problem: TransportProblem) -> bool:
@@ -121,8 +123,13 @@ class Newton:
     def _flat(self, stack: Array) -> Array:
         return array_namespace(stack).reshape(stack, (-1, self._bins))
 
-    def iterates(self, Y: Array) -> Iterator[Iterate]:
-        """The iterates for this Y, without end."""
+    def iterates(
+        self,
+        Y: Array,
+        tolerance: float = 0.0,  # noqa: ARG002
+        max_iter: int = 0,  # noqa: ARG002
+    ) -> Iterator[Iterate]:
+        """The iterates for this Y, without end, whatever is asked for."""
         xp = array_namespace(Y)
         shape = tuple(Y.shape)
         Y = self._flat(Y)

@@ -134,7 +134,8 @@ class TransportTerm:
                 problem = problem.samples(self._slices[k])
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
-            solver = inner_solver(problem, self.dual)
+            weights = None if self.weights is None else self.weights[self._slices[k]]
+            solver = inner_solver(problem, self.dual, weights)
             if self._remembers:
                 self._solvers[k] = solver
         solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]
@@ -159,7 +160,9 @@ class TransportTerm:
         solver = self._solver(k)
         before = solver.evaluations
         problem = solver.problem
-        point, error, done = self._iterate(k, solver.iterates(Y), tolerance, max_iter)
+        point, error, done = self._iterate(
+            k, solver.iterates(Y, tolerance, max_iter), tolerance, max_iter
+        )
         self._evaluations += (solver.evaluations - before) * Y.shape[0]
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift

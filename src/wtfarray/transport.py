@@ -219,7 +219,7 @@ class TransportProblem:
         xp = array_namespace(f)
         Kf = self.kernel.apply(f)
         if self.never_lost:
-            return Kf, self.mass <= 0
+            return Kf, self.mass < 0  # none
         Kf += self.padding
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
 
