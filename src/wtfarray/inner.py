@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wtfarray._host import to_host
 from wtfarray._typing import Array
 from wtfarray.anderson import Secants
-from wtfarray.tensor import inner, merge_samples, per_sample, spread, take_samples
+from wtfarray.tensor import filled_up, inner, merge_samples, per_sample, spread, take_samples
 from wtfarray.transport import FAR, Marginal, TransportProblem
 
 MANY, SHORT = 32, 256
@@ -191,8 +191,7 @@ class Sinkhorn:
         (late,) = np.nonzero(found > goal / samples)
         if not (math.isfinite(goal) and 0 < len(late) <= samples // 2):
             return True
-        # Few different sizes, for libraries that compile each one: a power of two, filled up.
-        some = np.resize(late, 2 ** math.ceil(math.log2(len(late))))
+        some = np.resize(late, filled_up(len(late)))
         if len(some) > 0.6 * samples:
             return True
         solver = self._of_samples(some)

@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._host import to_host
 from wtfarray._typing import Array, Namespace
-from wtfarray.tensor import apply_to_mode
+from wtfarray.tensor import apply_to_mode, filled_up
 
 State = TypeVar("State")
 SMALL = 256
@@ -266,8 +266,7 @@ def _recompute(
     mask = xp.reshape(xp.moveaxis(lost, axis, -1), (-1,))
     (entries,) = xp.nonzero(mask)
     count = entries.shape[0]
-    # Few different sizes, for libraries that compile each one: a power of two, filled up.
-    padding = 2 ** math.ceil(math.log2(count)) - count
+    padding = filled_up(count) - count
     entries = xp.concat([entries, xp.repeat(entries[:1], padding)])
     pieces = [flat]
     chunk = max(1, flat.shape[0] // n)  # so that no temporary is larger than the stack itself

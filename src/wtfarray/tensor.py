@@ -389,6 +389,11 @@ def slices_of(samples: int, size: int) -> list[slice]:
     return [slice(i, min(i + size, samples)) for i in range(0, samples, size)]
 
 
+def filled_up(count: int) -> int:
+    """The next power of two: few different sizes, for libraries that compile each one."""
+    return 1 << (count - 1).bit_length()
+
+
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
     """Some samples of a stack (N, ...), by their numbers."""
     xp = array_namespace(stack)
