@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 import wtfarray as wtf
-from wtfarray._typing import Array, Namespace
+from wtfarray._arrays.typing import Array, Namespace
 
 Evaluation = Callable[[Array], tuple[Array, Array]]
 

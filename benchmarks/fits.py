@@ -23,8 +23,10 @@ from pathlib import Path
 import numpy as np
 
 import wtfarray as wtf
-from wtfarray import envelope, inner, source
-from wtfarray._typing import Array
+from wtfarray._arrays.typing import Array
+from wtfarray._losses import sparse_tensor
+from wtfarray._solvers import envelope
+from wtfarray._transport import sinkhorn
 
 BUMPS = ((0.0, 0.3, 0.15, 0.05), (0.5, 0.2, 0.15, 0.1), (-0.5, 0.15, 0.15, 0.15))
 """Centre, width and jitter along both axes of what the stacked images show."""
@@ -328,9 +330,9 @@ def histograms(arguments: argparse.Namespace) -> None:
     """NMF of short samples, with and without letting the last few go on alone."""
     X = convert(counted_histograms(arguments.samples), arguments.backend)
     loss = wtf.Wasserstein(wtf.grid_cost(60), eps=0.01, lam=10.0)
-    many, traces = inner.MANY, {}
+    many, traces = sinkhorn.MANY, {}
     for name, least in (("alone", many), ("together", sys.maxsize)):
-        inner.MANY = least
+        sinkhorn.MANY = least
         steps: list[tuple[float, float]] = []
         start = time.perf_counter()
 
@@ -343,7 +345,7 @@ def histograms(arguments: argparse.Namespace) -> None:
         seconds, objective = steps[-1]
         print(f"{name:10s} {seconds:8.2f} s  J {objective:.5f}", flush=True)
         traces[name] = steps
-    inner.MANY = many
+    sinkhorn.MANY = many
     mark = max(steps[-1][1] for steps in traces.values())
     alone, together = (
         next(seconds for seconds, objective in steps if objective <= mark)
@@ -401,7 +403,7 @@ def memory(arguments: argparse.Namespace) -> None:
     wtf.cp(dense[:3, :4, :4], 1, wtf.Frobenius())  # imports what is imported late
     print("arrays of the size of X, beyond X itself")
     print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
-    full, on_support = default_memory(inner.Sinkhorn), default_memory(source.SourceTerm)
+    full, on_support = default_memory(sinkhorn.Sinkhorn), default_memory(sparse_tensor.SourceTerm)
     for name, X, rank, batch in cases:
         peak = peak_memory(X, rank, batch, arguments.steps)
         if X is sparse:

@@ -8,7 +8,7 @@ in ``wtfarray/_demo.py``, for ``wtfarray demo`` shows the same without a checkou
 import argparse
 from pathlib import Path
 
-from wtfarray import _demo
+from wtfarray.cli import _demo
 
 FIGURE = Path(__file__).parent.parent / "docs" / "_static" / "demo.png"
 

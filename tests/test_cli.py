@@ -15,13 +15,13 @@ from array_api_compat import is_torch_namespace
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray import _run
 
 pytest.importorskip("rich", reason="the command line needs rich")
 CliRunner = pytest.importorskip("click.testing", reason="the command line needs click").CliRunner
 
+from wtfarray._fit import driver  # noqa: E402
+from wtfarray.cli._commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED, command  # noqa: E402
 from wtfarray.cli._report import Watch  # noqa: E402
-from wtfarray.cli.commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED, command  # noqa: E402
 
 SAMPLES, GRID = 8, (5, 4)
 QUICK = ("--rank", "2", "--eps", "0.1", "--tol", "1e-3")
@@ -363,7 +363,7 @@ def test_no_command_shows_help_and_version_is_known():
 @numpy_only
 def test_demo(monkeypatch):
     pytest.importorskip("matplotlib")
-    from wtfarray import _demo
+    from wtfarray.cli import _demo
 
     monkeypatch.setattr(_demo, "IMAGES", 4)
     monkeypatch.setattr(_demo, "SIDE", 8)
@@ -434,7 +434,7 @@ class TestInterrupt:
         assert signal.getsignal(signal.SIGINT) is before
 
     def test_again_while_the_result_is_certified(self, monkeypatch):
-        certify = _run._certify
+        certify = driver._certify
 
         def certify_and_interrupt(problem, blocks, *rest):
             if len(rest) == 1:
@@ -446,7 +446,7 @@ class TestInterrupt:
                 signal.raise_signal(signal.SIGINT)
             return watch.interrupted
 
-        monkeypatch.setattr(_run, "_certify", certify_and_interrupt)
+        monkeypatch.setattr(driver, "_certify", certify_and_interrupt)
         monkeypatch.setattr(Watch, "step", step_and_interrupt)
         result = run("fit", "X.npy", *QUICK)
         assert result.exit_code == INTERRUPTED

@@ -11,8 +11,8 @@ from tensorly.cp_tensor import CPTensor
 from tensorly.decomposition import non_negative_parafac, non_negative_parafac_hals
 
 import wtfarray as wtf
-from wtfarray._setup import set_up
-from wtfarray.grid_levels import coarser
+from wtfarray._fit.coarse_to_fine import coarser
+from wtfarray._fit.specification import set_up
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 CLOSE = 1e-4

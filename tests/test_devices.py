@@ -9,10 +9,10 @@ from array_api_compat import array_namespace, device, is_numpy_namespace, is_tor
 from helpers import assert_close, to_numpy
 
 import wtfarray as wtf
-from wtfarray import _host
-from wtfarray.models import core_block, cp_block, cp_weights_block, tucker_block
-from wtfarray.optimize._curvature import CurvaturePairs
-from wtfarray.optimize._objective import Point
+from wtfarray._arrays import host
+from wtfarray._models.models import core_block, cp_block, cp_weights_block, tucker_block
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.objective import Point
 
 SHAPE = (3, 2, 4)
 
@@ -252,7 +252,7 @@ class TestOtherDevices:
             shapes.append(tuple(x.shape))
             return np.eye(*x.shape) + 0.5
 
-        monkeypatch.setattr(_host, "to_host", to_host)
+        monkeypatch.setattr(host, "to_host", to_host)
         old, new = (
             Point(array(np.ones(7)).to("meta"), array(np.ones(7)).to("meta"), 1.0, 1.0, 7.0, 0.0)
             for _ in range(2)

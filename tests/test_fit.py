@@ -30,7 +30,7 @@ from fitting import (
 from helpers import assert_close, numpy_only, to_numpy
 
 import wtfarray as wtf
-from wtfarray import _run
+from wtfarray._fit import driver
 
 
 class TestEveryLibrary:
@@ -248,8 +248,8 @@ class TestEnds:
 
     @numpy_only
     def test_an_uncertified_objective_does_not_converge(self, monkeypatch):
-        monkeypatch.setattr("wtfarray._run.FINAL_ITERATIONS", 1)
-        monkeypatch.setattr("wtfarray._run.CERTIFIED", -1.0)
+        monkeypatch.setattr("wtfarray._fit.driver.FINAL_ITERATIONS", 1)
+        monkeypatch.setattr("wtfarray._fit.driver.CERTIFIED", -1.0)
         with unfinished("choose a larger eps"):
             assert not wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0).converged
 
@@ -331,14 +331,14 @@ class TestEnds:
 
     @numpy_only
     def test_interrupt_of_the_certificate(self, monkeypatch):
-        certify = _run._certify
+        certify = driver._certify
 
         def interrupted(problem, blocks, *rest):
             if len(rest) == 1:
                 raise KeyboardInterrupt
             return certify(problem, blocks, *rest)
 
-        monkeypatch.setattr(_run, "_certify", interrupted)
+        monkeypatch.setattr(driver, "_certify", interrupted)
         with unfinished("interrupted"):
             fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
         assert fit.stopped
@@ -346,7 +346,7 @@ class TestEnds:
 
     @numpy_only
     def test_interrupt_before_a_later_start_has_begun(self, monkeypatch):
-        start, calls = _run._start, []
+        start, calls = driver._start, []
 
         def interrupted(*arguments):
             calls.append(None)
@@ -354,7 +354,7 @@ class TestEnds:
                 raise KeyboardInterrupt
             return start(*arguments)
 
-        monkeypatch.setattr(_run, "_start", interrupted)
+        monkeypatch.setattr(driver, "_start", interrupted)
         with unfinished("interrupted"):
             fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=3)
         monkeypatch.undo()

@@ -5,9 +5,9 @@ import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray._setup import set_up
-from wtfarray.grid_levels import coarser, refine, refine_dual, refine_pairs
-from wtfarray.sphere import to_sphere
+from wtfarray._fit.coarse_to_fine import coarser, refine, refine_dual, refine_pairs
+from wtfarray._fit.specification import set_up
+from wtfarray._solvers.sphere import to_sphere
 
 RANK = 2
 LOSS = wtf.Wasserstein(wtf.grid_cost(64, 64), eps=0.1, lam=1.0)

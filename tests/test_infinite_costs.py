@@ -15,9 +15,10 @@ from scipy.sparse import bmat, csr_array
 from scipy.sparse.csgraph import connected_components
 
 import wtfarray as wtf
-from wtfarray.islands import islands_of
-from wtfarray.source import SourceTerm
-from wtfarray.terms import TransportTerm, terms_of
+from wtfarray._losses.selection import terms_of
+from wtfarray._losses.sparse_tensor import SourceTerm
+from wtfarray._losses.transport_term import TransportTerm
+from wtfarray._transport.components import islands_of
 
 N = 6
 LAMS = [0.5, 10.0]

@@ -5,8 +5,8 @@ import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray.init import FLOOR, feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
-from wtfarray.models import CPModel, TuckerModel
+from wtfarray._fit.starts import FLOOR, feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
+from wtfarray._models.models import CPModel, TuckerModel
 
 SHAPE = (7, 5, 6)
 

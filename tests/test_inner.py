@@ -8,10 +8,10 @@ from fitting import spare_jax
 from helpers import assert_close, to_numpy
 
 import wtfarray as wtf
-from wtfarray import inner
-from wtfarray.anderson import Secants
-from wtfarray.inner import Sinkhorn
-from wtfarray.tensor import merge_samples
+from wtfarray._arrays.samples import merge_samples
+from wtfarray._transport import sinkhorn
+from wtfarray._transport.anderson import Secants
+from wtfarray._transport.sinkhorn import Sinkhorn
 
 
 def few_are_hard(n=40, m=20, hard=4):
@@ -42,7 +42,7 @@ def test_the_others_do_not_wait(xp, array, lam, monkeypatch):
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=lam).bind(X)
     point, n, solver = iterations(problem, xp, Y)
-    monkeypatch.setattr(inner, "MANY", 10**9)
+    monkeypatch.setattr(sinkhorn, "MANY", 10**9)
     together, patient, waiting = iterations(problem, xp, Y)
     assert waiting.spent == patient - 1  # nobody went on alone
     assert n < 0.7 * patient
@@ -56,7 +56,7 @@ def test_what_does_not_end_is_tried_once(xp, array, monkeypatch):
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
-    monkeypatch.setattr(inner, "ALLOWANCE", 1)
+    monkeypatch.setattr(sinkhorn, "ALLOWANCE", 1)
     _, n, solver = iterations(problem, xp, Y)
     assert n < 2000
     assert solver.spent == n - 1  # one iterate alone, which was not followed by another

@@ -14,9 +14,9 @@ jax = pytest.importorskip("jax", reason="JAX is not installed; the jax session h
 import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
-from wtfarray.compiled import CompiledKernel  # noqa: E402
+from wtfarray._transport.compiled import CompiledKernel  # noqa: E402
+from wtfarray._transport.kernels import GibbsKernel  # noqa: E402
 from wtfarray.jax import wasserstein_loss  # noqa: E402
-from wtfarray.kernels import GibbsKernel  # noqa: E402
 
 LAMS = [1.0, math.inf]
 # Compiling is what takes time: nearly every test has these shapes and settings.

@@ -10,8 +10,8 @@ from helpers import assert_close, to_numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wtfarray import kernels
-from wtfarray.kernels import GibbsKernel, logsumexp
+from wtfarray._transport import kernels
+from wtfarray._transport.kernels import GibbsKernel, logsumexp
 
 SHAPES = [(5,), (3, 4), (2, 3, 3)]
 DTYPES = ["float32", "float64"]

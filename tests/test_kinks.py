@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wtfarray as wtf
-from wtfarray.kinks import LinearisedDual, small_term
-from wtfarray.models import CPModel, TuckerModel
-from wtfarray.problem import Problem
-from wtfarray.terms import terms_of
+from wtfarray._losses.selection import terms_of
+from wtfarray._models.models import CPModel, TuckerModel
+from wtfarray._solvers.objective import Problem
+from wtfarray._solvers.prox_linear import LinearisedDual, small_term
 
 SHAPE, RANK, RHO = (3, 4, 2), 2, 0.05
 CONSTRAINTS = ("rows", "columns", "columns")

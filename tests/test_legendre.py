@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import wtfarray as wtf
-from wtfarray.legendre import dual_of_free, free_of_dual, kl_divergence, shrinkage
+from wtfarray._models.entropy import kl_divergence
+from wtfarray._transport.potential import dual_of_free, free_of_dual, shrinkage
 
 CONSTRAINTS = [None, "rows", "columns", "all"]
 GROUPS = {"rows": 1, "columns": 0, "all": None}

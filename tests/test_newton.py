@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wtfarray as wtf
-from wtfarray import newton
-from wtfarray.inner import Sinkhorn
-from wtfarray.newton import Newton, inner_solver
-from wtfarray.transport import TransportProblem
+from wtfarray._transport import newton
+from wtfarray._transport.newton import Newton, inner_solver
+from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.sinkhorn import Sinkhorn
 
 LAMS = [0.5, 1e3, math.inf]
 

@@ -12,9 +12,9 @@ from helpers import assert_close, to_numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-import wtfarray._host
-from wtfarray._host import to_host
-from wtfarray.optimize import OptimizeRecord, OptimizeResult, gradient_descent, lbfgs
+import wtfarray._arrays.host
+from wtfarray._arrays.host import to_host
+from wtfarray._optimize import OptimizeRecord, OptimizeResult, gradient_descent, lbfgs
 
 SOLVERS = [lbfgs, gradient_descent]
 
@@ -413,7 +413,7 @@ class TestTorch:
             transfers.append(size(x))
             return to_host(x)
 
-        monkeypatch.setattr(wtfarray._host, "to_host", count)
+        monkeypatch.setattr(wtfarray._arrays.host, "to_host", count)
         with Count() as mode:
             result = solver(rosenbrock, array(rosenbrock_start(10)), max_iter=30)
             assert mode.scalars == 0

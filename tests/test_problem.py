@@ -5,9 +5,9 @@ import pytest
 from helpers import assert_close
 
 import wtfarray as wtf
-from wtfarray.models import CPModel
-from wtfarray.problem import Problem
-from wtfarray.sphere import from_sphere, pull_back, push_forward
+from wtfarray._models.models import CPModel
+from wtfarray._solvers.objective import Problem
+from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward
 
 
 def problem(rho, references=None):

@@ -9,9 +9,9 @@ from array_api_compat import device as device_of
 from helpers import assert_close, numpy_only, random_fit, to_numpy
 
 import wtfarray as wtf
-from wtfarray import rank_selection
-from wtfarray.growth import grow
-from wtfarray.matching import assignment, matched_cosine
+from wtfarray._fit import rank_scan as rank_scan_module
+from wtfarray._fit.matching import assignment, matched_cosine
+from wtfarray._fit.rank_growth import grow
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 
@@ -188,10 +188,10 @@ class TestScan:
     @pytest.mark.parametrize("loss", [LOSS, wtf.Frobenius(), wtf.KullbackLeibler()])
     def test_the_loss_is_above_the_least_possible(self, loss):
         X = bumps()
-        assert rank_selection._excess(loss, X, loss.conjugate(X, 0.0 * X)[1]) == pytest.approx(
+        assert rank_scan_module._excess(loss, X, loss.conjugate(X, 0.0 * X)[1]) == pytest.approx(
             0.0, abs=1e-4
         )
-        assert rank_selection._excess(loss, X, X[::-1]) > 1e-2
+        assert rank_scan_module._excess(loss, X, X[::-1]) > 1e-2
 
     @numpy_only
     def test_a_fold_without_mass_is_refused_before_the_work(self):
@@ -202,7 +202,7 @@ class TestScan:
     def test_the_held_out_loss_is_that_of_projections(self):
         X, loss = bumps(), wtf.KullbackLeibler()
         scan = wtf.rank_scan(X, [2], loss, n_seeds=1, held_out=0.25, rng=5, tol=1e-8)
-        left = rank_selection._folds(16, 0.25, np.random.default_rng(5), sampled=True)[0]
+        left = rank_scan_module._folds(16, 0.25, np.random.default_rng(5), sampled=True)[0]
         assert len(left) == 4
         kept = np.setdiff1d(np.arange(16), left)
         fit = wtf.nmf(X[kept], 2, loss, rng=0, n_init=5, tol=1e-8)
@@ -248,7 +248,7 @@ class TestScan:
 
     @numpy_only
     def test_interrupt_returns_what_is_finished(self, monkeypatch):
-        fit = rank_selection.nmf
+        fit = rank_scan_module.nmf
 
         def stop(state):
             raise KeyboardInterrupt
@@ -259,7 +259,7 @@ class TestScan:
             ranks.append(rank)
             return fit(X, rank, loss, **options, **({"callback": stop} if rank == 3 else {}))
 
-        monkeypatch.setattr(rank_selection, "nmf", interrupted)
+        monkeypatch.setattr(rank_scan_module, "nmf", interrupted)
         with pytest.warns(UserWarning, match="interrupted"):
             scan = wtf.rank_scan(bumps(), [1, 2, 3, 4], wtf.Frobenius())
         assert [record.rank for record in scan] == [1, 2]

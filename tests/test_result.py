@@ -10,7 +10,7 @@ from array_api_compat import array_namespace, device, is_jax_namespace, is_numpy
 from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
-from wtfarray import result
+from wtfarray._fit import result
 
 SHAPE = (6, 5, 4)
 RANKS = {"cp": 2, "tucker": (2, 3, 2), "nmf": 2}

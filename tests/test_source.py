@@ -7,7 +7,7 @@ import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray.source import SourceTerm
+from wtfarray._losses.sparse_tensor import SourceTerm
 
 SHAPE = (12, 10)
 LAMS = [1.0, 25.0, math.inf]

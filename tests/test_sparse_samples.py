@@ -7,7 +7,7 @@ import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray.sparse_samples import SparseSamplesTerm, has_sparse_samples
+from wtfarray._losses.sparse_samples import SparseSamplesTerm, has_sparse_samples
 
 SAMPLES, BINS = 30, 40
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorly.tenalg import mode_dot, multi_mode_dot
 
 import wtfarray as wtf
-from wtfarray.models import core_block, cp_block, cp_weights_block, tucker_block
+from wtfarray._models.models import core_block, cp_block, cp_weights_block, tucker_block
 
 SHAPES = [(4,), (3, 5), (4, 1, 3), (2, 3, 4, 2), (2, 3, 1, 2, 3)]
 SHAPES_AND_MODES = [(shape, mode) for shape in SHAPES for mode in range(len(shape))]

@@ -9,7 +9,8 @@ from helpers import assert_close, to_numpy
 from tensorly.decomposition import non_negative_parafac, non_negative_tucker, parafac
 
 import wtfarray as wtf
-from wtfarray._setup import given_blocks, set_up
+from wtfarray._fit.given_factors import given_blocks
+from wtfarray._fit.specification import set_up
 
 SHAPE = (6, 4, 5)
 LOSS = wtf.KullbackLeibler()

@@ -1,17 +1,17 @@
 """Factorise non-negative matrices and tensors with a smoothed Wasserstein loss, on any array."""
 
-from wtfarray._journal import FitState
-from wtfarray._version import __version__
-from wtfarray.costs import grid_cost, point_cost
-from wtfarray.duals import BlockDual, Certificate, cp_dual, tucker_dual
-from wtfarray.fit import cp, nmf, tucker
-from wtfarray.legendre import entropy, entropy_conjugate
-from wtfarray.losses import Frobenius, KullbackLeibler, Loss, LossSum, Wasserstein
-from wtfarray.optimize import OptimizeResult, gradient_descent, lbfgs
-from wtfarray.rank_selection import RankRecord, RankScan, rank_scan
-from wtfarray.result import Factorisation, Record, load
-from wtfarray.sinkhorn import TransportResult, wasserstein
-from wtfarray.tensor import (
+from wtfarray._fit.factorise import cp, nmf, tucker
+from wtfarray._fit.journal import FitState
+from wtfarray._fit.rank_scan import RankRecord, RankScan, rank_scan
+from wtfarray._fit.result import Factorisation, Record, load
+from wtfarray._losses.frobenius import Frobenius
+from wtfarray._losses.kullback_leibler import KullbackLeibler
+from wtfarray._losses.loss_sum import LossSum
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.value import TransportResult, wasserstein
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import entropy, entropy_conjugate
+from wtfarray._models.tensor import (
     cp_to_tensor,
     fold,
     mode_product,
@@ -19,6 +19,10 @@ from wtfarray.tensor import (
     tucker_to_tensor,
     unfold,
 )
+from wtfarray._optimize import OptimizeResult, gradient_descent, lbfgs
+from wtfarray._solvers.block_dual import BlockDual, Certificate, cp_dual, tucker_dual
+from wtfarray._transport.costs import grid_cost, point_cost
+from wtfarray._version import __version__
 
 __all__ = [
     "BlockDual",

@@ -17,7 +17,9 @@ except ModuleNotFoundError as error:
     msg = "wtfarray.jax needs JAX: pip install 'wtfarray[jax]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-from wtfarray._arrays import (
+from wtfarray._arrays.samples import spread
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
     as_floating,
     check_shape,
     instance_of,
@@ -25,24 +27,21 @@ from wtfarray._arrays import (
     positive_integer,
     same_dtype,
 )
-from wtfarray._typing import Array
-from wtfarray.compiled import MEMORY, CompiledSinkhorn, compiled_problem
-from wtfarray.islands import Islands, islands_of
-from wtfarray.kernels import all_open, longest_way
-from wtfarray.losses import Wasserstein, stack, unstack
-from wtfarray.sinkhorn import (
-    centred,
+from wtfarray._losses.gradients import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
+from wtfarray._losses.protocol import stack, unstack
+from wtfarray._losses.value import centred, prepare, smoothing_levels
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.compiled import MEMORY, CompiledSinkhorn, compiled_problem
+from wtfarray._transport.components import Islands, islands_of
+from wtfarray._transport.feasibility import (
     impossible,
     of_equal_mass,
-    prepare,
-    smoothing_levels,
     stranded,
     wrong_islands,
     wrong_mass,
 )
-from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
-from wtfarray.tensor import spread
-from wtfarray.transport import TransportProblem
+from wtfarray._transport.kernels import all_open, longest_way
+from wtfarray._transport.problem import TransportProblem
 
 __all__ = ["wasserstein_loss"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray._arrays import axis_index, check_shape, common_namespace, instance_of
-from wtfarray._host import to_host
-from wtfarray._typing import Array
-from wtfarray.projection import fitted_atoms
-from wtfarray.rank_selection import RankScan
-from wtfarray.result import Factorisation
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import axis_index, check_shape, common_namespace, instance_of
+from wtfarray._fit.projection import fitted_atoms
+from wtfarray._fit.rank_scan import RankScan
+from wtfarray._fit.result import Factorisation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

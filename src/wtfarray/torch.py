@@ -10,9 +10,14 @@ except ModuleNotFoundError as error:
     msg = "wtfarray.torch needs torch: pip install 'wtfarray[torch]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-from wtfarray._arrays import instance_of, one_of
-from wtfarray.losses import Wasserstein
-from wtfarray.slopes import REDUCTIONS, SECOND_DERIVATIVE, losses_and_slopes, training_tolerance
+from wtfarray._arrays.validation import instance_of, one_of
+from wtfarray._losses.gradients import (
+    REDUCTIONS,
+    SECOND_DERIVATIVE,
+    losses_and_slopes,
+    training_tolerance,
+)
+from wtfarray._losses.wasserstein import Wasserstein
 
 __all__ = ["wasserstein_loss"]
 

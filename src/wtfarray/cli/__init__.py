@@ -8,7 +8,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command; without its packages, say in one line how to get them."""
     try:
-        from wtfarray.cli.commands import command
+        from wtfarray.cli._commands import command
     except KeyboardInterrupt:
         sys.stderr.write("wtfarray: interrupted, nothing was written\n")
         sys.exit(130)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import wtfarray as wtf
-from wtfarray._typing import Array
+from wtfarray._arrays.typing import Array
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
 BACKENDS = ("numpy", "torch", "jax", "cupy")

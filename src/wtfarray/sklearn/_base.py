@@ -16,7 +16,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from wtfarray._arrays import (
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
     as_floating,
     common_namespace,
     follow,
@@ -24,16 +27,13 @@ from wtfarray._arrays import (
     positive_integer,
     positive_number,
 )
-from wtfarray._host import to_host
-from wtfarray._setup import Kind, Setup
-from wtfarray._typing import Array
-from wtfarray.projection import fitted_atoms, project
-from wtfarray.result import Factorisation
-from wtfarray.sinkhorn import wasserstein
+from wtfarray._fit.projection import fitted_atoms, project
+from wtfarray._fit.result import Factorisation
+from wtfarray._fit.specification import Kind, Setup
+from wtfarray._losses.value import wasserstein
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
 from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
-from wtfarray.tensor import per_sample, spread
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-from wtfarray._arrays import positive_integer
-from wtfarray._typing import Array
-from wtfarray.costs import grid_cost
-from wtfarray.losses import Wasserstein
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import positive_integer
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.costs import grid_cost
 
 POWERS = {"sqeuclidean": 2.0, "cityblock": 1.0}
 """The named costs of a grid: sums over the axes of the distance to a power."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wtfarray._arrays import positive_integer
-from wtfarray._setup import Kind
-from wtfarray._typing import Array
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import positive_integer
+from wtfarray._fit.specification import Kind
 from wtfarray.sklearn._base import WassersteinDecomposition
 from wtfarray.sklearn._costs import Cost, grid_of
 

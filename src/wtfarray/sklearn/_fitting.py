@@ -9,19 +9,19 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._journal import Plan
-from wtfarray._run import best_of
-from wtfarray._setup import Kind, Setup, set_up
-from wtfarray._typing import Array
-from wtfarray.envelope import Progress, minimise
-from wtfarray.init import feasible, kl_steps
-from wtfarray.legendre import Constraint
-from wtfarray.losses import Wasserstein
-from wtfarray.optimize._curvature import CurvaturePairs
-from wtfarray.problem import JointObjective, Problem
-from wtfarray.result import Factorisation
+from wtfarray._arrays.typing import Array
+from wtfarray._fit.driver import best_of
+from wtfarray._fit.options import Plan
+from wtfarray._fit.result import Factorisation
+from wtfarray._fit.specification import Kind, Setup, set_up
+from wtfarray._fit.starts import feasible, kl_steps
+from wtfarray._losses.selection import terms_of
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._solvers.envelope import Progress, minimise
+from wtfarray._solvers.objective import JointObjective, Problem
 from wtfarray.sklearn._samples import Samples
-from wtfarray.terms import terms_of
 
 PULL = 0.03
 """

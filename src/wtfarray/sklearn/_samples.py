@@ -9,10 +9,10 @@ from array_api_compat import array_namespace, is_array_api_obj
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
-from wtfarray._arrays import refuse_where
-from wtfarray._host import to_host
-from wtfarray._typing import Array
-from wtfarray.tensor import per_sample, spread
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import refuse_where
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,44 @@
+"""The one place where numbers leave the device."""
+
+import numpy as np
+from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_device
+from numpy.typing import NDArray
+
+from wtfarray._arrays.typing import Array
+
+__all__ = ["to_host"]
+
+
+def to_host(x: Array, /) -> NDArray[np.float64]:
+    """
+    Copy a real array to the host, waiting for the device.
+
+    Every call stalls an accelerator once, however small ``x`` is: stack what is needed and
+    move it together.
+
+    Parameters
+    ----------
+    x : array
+        A real floating array of any namespace, shape and device.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same numbers in float64, of the same shape, outside any autograd graph.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_host(np.asarray([1.0, 2.0], dtype=np.float32))
+    array([1., 2.])
+    """
+    if is_torch_array(x):
+        x = x.detach()
+    if is_torch_array(x) or is_cupy_array(x):
+        x = to_device(x, "cpu")
+    try:
+        return np.asarray(x).astype(np.float64)
+    except RuntimeError:
+        # array-api-strict refuses NumPy for all but its CPU device; only scalars leave it.
+        flat = array_namespace(x).reshape(x, (-1,))
+        return np.asarray([float(flat[i]) for i in range(flat.shape[0])]).reshape(x.shape)

@@ -1,0 +1,69 @@
+"""Stacks (N, m_1, ..., m_t) of N samples: sums, inner products and choices, sample by sample."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
+
+from wtfarray._arrays.typing import Array
+
+
+def per_sample(stack: Array) -> Array:
+    """Sum over everything but the first axis: (N, ...) to (N,)."""
+    xp = array_namespace(stack)
+    return xp.sum(xp.reshape(stack, (stack.shape[0], -1)), axis=1)
+
+
+def inner(a: Array, b: Array) -> Array:
+    """Inner product of each sample: two stacks (N, ...) to (N,)."""
+    xp = array_namespace(a)
+    # Not xp.vecdot, which array-api-compat makes of small products on torch.
+    a, b = (xp.reshape(stack, (stack.shape[0], -1)) for stack in (a, b))
+    return xp.linalg.vecdot(a, b, axis=-1)
+
+
+def inners(stacks: Sequence[Array], other: Array) -> Array:
+    """Inner products of each sample of several stacks and one: (N, len(stacks))."""
+    xp = array_namespace(other)
+    flat = (other.shape[0], math.prod(other.shape[1:]))
+    other = xp.reshape(other, flat)
+    products = [xp.linalg.vecdot(xp.reshape(stack, flat), other, axis=-1) for stack in stacks]
+    return xp.stack(products, axis=1)
+
+
+def largest(stack: Array) -> Array:
+    """The largest absolute value of each sample: (N, ...) to (N,)."""
+    xp = array_namespace(stack)
+    flat = xp.reshape(stack, (stack.shape[0], -1))
+    return xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1))
+
+
+def spread(values: Array, like: Array) -> Array:
+    """One number a sample, (N,), in a shape that broadcasts against a stack (N, ...)."""
+    return array_namespace(values).reshape(values, (-1,) + (1,) * (like.ndim - 1))
+
+
+def slices_of(samples: int, size: int) -> list[slice]:
+    """Cut a number of samples into slices of at most ``size``."""
+    return [slice(i, min(i + size, samples)) for i in range(0, samples, size)]
+
+
+def filled_up(count: int) -> int:
+    """The next power of two: few different sizes, for libraries that compile each one."""
+    return 1 << (count - 1).bit_length()
+
+
+def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
+    """Some samples of a stack (N, ...), by their numbers."""
+    xp = array_namespace(stack)
+    return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
+
+
+def merge_samples(stack: Array, others: Array, samples: NDArray[np.intp]) -> Array:
+    """Put the first of ``others`` in the place of some samples of a stack, by their numbers."""
+    order = np.arange(stack.shape[0])
+    order[samples] = stack.shape[0] + np.arange(len(samples))
+    return take_samples(array_namespace(stack).concat([stack, others]), order)

@@ -1,0 +1,126 @@
+"""A joint fit on disk, so that one that was killed goes on from where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.typing import Array, Namespace
+from wtfarray._fit.result import Record
+from wtfarray._fit.storage import reading, write_atomically
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.objective import Point
+from wtfarray._solvers.envelope import Progress, new_pairs
+from wtfarray._solvers.objective import Evaluation
+
+EVERY = 10
+"""Steps between two checkpoints."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a checkpoint holds."""
+
+    progress: Progress
+    pairs: CurvaturePairs
+    duals: list[Array]
+    history: list[Record]
+    n_iter: int
+    seconds: float
+
+
+class Checkpoint:
+    """A file that belongs to one fit: the same data and the same arguments."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], arrays: Iterable[Array], arguments: object
+    ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            msg = f"checkpoint is {path!r}: expected a path"
+            raise TypeError(msg)
+        self.path = Path(path)
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            msg = f"checkpoint is {os.fspath(path)!r}: expected a file in a folder that exists"
+            raise ValueError(msg)
+        digest = hashlib.sha256(repr(arguments).encode())
+        for array in arrays:
+            digest.update(np.ascontiguousarray(to_host(array)).tobytes())
+        self._identity = digest.hexdigest()
+
+    def write(
+        self,
+        progress: Progress,
+        pairs: CurvaturePairs,
+        duals: list[Array],
+        history: list[Record],
+        n_iter: int,
+        seconds: float,
+    ) -> None:
+        """Replace the file at once: it is never half written."""
+        point, current = progress.current.point, progress.current
+        header = {
+            "identity": self._identity,
+            "point": [point.value, point.norm, point.square, point.slope],
+            "current": [current.error, current.gap, current.converged],
+            "progress": [progress.level, progress.n_iter, progress.small_steps, progress.failures],
+            "numbers": [progress.decrease, progress.tightness],
+            "n_iter": n_iter,
+            "seconds": seconds,
+        }
+        records = [[r.time, r.objective, r.gap, r.evaluations] for r in history]
+        arrays: dict[str, NDArray[Any]] = {
+            "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+            "history": np.asarray(records, dtype=np.float64).reshape(-1, 4),
+            "x": to_host(point.x),
+            "gradient": to_host(point.gradient),
+            **{f"dual_{k}": to_host(dual) for k, dual in enumerate(duals)},
+            **{f"pairs_{name}": array for name, array in pairs.export().items()},
+        }
+        write_atomically(self.path, arrays)
+
+    def read(self, like: Array, xp: Namespace) -> Stored | None:
+        """What the file holds; None if there is none, an error if it is of another fit."""
+        if not self.path.exists():
+            return None
+        with reading("checkpoint", self.path, "identity", "a file that a fit wrote") as opened:
+            stored, header = opened
+            if header["identity"] != self._identity:
+                msg = (
+                    f"checkpoint {str(self.path)!r} belongs to a fit of other data or with other "
+                    f"arguments: expected one of this fit; remove it or choose another path"
+                )
+                raise ValueError(msg)
+
+            def array(name: str) -> Array:
+                return xp.asarray(stored[name], dtype=like.dtype, device=device_of(like))
+
+            point = Point(array("x"), array("gradient"), *header["point"])
+            pairs = new_pairs(point)
+            names = [name for name in stored.files if name.startswith("pairs_")]
+            pairs.restore({name.removeprefix("pairs_"): stored[name] for name in names})
+            level, steps, small_steps, failures = header["progress"]
+            decrease, tightness = header["numbers"]
+            current = Evaluation(point, *header["current"])
+            count = sum(name.startswith("dual_") for name in stored.files)
+            return Stored(
+                Progress(level, steps, current, decrease, tightness, small_steps, failures),
+                pairs,
+                [array(f"dual_{k}") for k in range(count)],
+                [Record(t, j, gap, int(n)) for t, j, gap, n in stored["history"].tolist()],
+                header["n_iter"],
+                header["seconds"],
+            )
+
+    def remove(self) -> None:
+        """The fit is done."""
+        self.path.unlink(missing_ok=True)

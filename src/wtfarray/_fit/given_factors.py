@@ -1,0 +1,87 @@
+"""Factors that the caller gives as a start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_nonnegative,
+    check_shape,
+    common_namespace,
+    follow,
+)
+from wtfarray._fit.specification import Setup
+from wtfarray._models.entropy import constrained_axes
+from wtfarray._models.models import CPModel
+
+
+def given_blocks(setup: Setup, init: Any) -> list[Array]:
+    """
+    The blocks that the caller gave: factors alone, or with weights or core before them.
+
+    A fit and TensorLy's CPTensor and TuckerTensor are such pairs.
+    """
+    head, factors = None, init
+    if isinstance(init, Sequence) and len(init) == 2 and isinstance(init[1], Sequence):
+        head, factors = init
+    elif hasattr(init, "factors"):  # a fit, or a decomposition of TensorLy
+        head, factors = tuple(init)
+    if not isinstance(factors, Sequence) or len(factors) != setup.modes:
+        msg = f"init is a {type(init).__name__}: expected a name, or {setup.modes} factors"
+        raise ValueError(msg)
+    blocks = [
+        _block(setup, f"factor {k} of init", factor, setup.shapes[k])
+        for k, factor in enumerate(factors)
+    ]
+    learned = len(setup.shapes) > setup.modes
+    shape = setup.shapes[-1] if learned else setup.shapes[0][1:]
+    if head is not None:
+        name = "core" if setup.kind == "tucker" else "weights"
+        last = _block(setup, f"the {name} of init", head, shape)
+        if isinstance(setup.model, CPModel) and not learned:
+            last = last / setup.model.scale  # which the model brings along
+    else:
+        xp = array_namespace(setup.X)
+        last = xp.ones(shape, dtype=setup.X.dtype, device=device_of(setup.X))
+        last = last / math.prod(shape) if learned else last
+    return _with_scales_moved(setup, blocks, last, learned=learned)
+
+
+def _with_scales_moved(
+    setup: Setup, factors: list[Array], last: Array, *, learned: bool
+) -> list[Array]:
+    """
+    Normalise the free factors that have to be, and multiply the core or the weights instead.
+
+    Weights that are not learned go into a factor that is free to be of any scale, if there is one.
+    So the tensor stays what the caller gave, whatever scales its factors had.
+    """
+    xp = array_namespace(last)
+    carriers = [k for k in setup.free if k < setup.modes and setup.constraints[k] in (None, "rows")]
+    for k, factor in enumerate(factors):
+        axes = constrained_axes(setup.constraints[k], 2)
+        if k not in setup.free or k in carriers or axes is None:
+            continue
+        scale = xp.sum(factor, axis=axes, keepdims=True)
+        factors[k] = factor / xp.where(scale > 0, scale, 1.0)
+        along = k if setup.kind == "tucker" else 0
+        last = last * xp.reshape(scale, (-1,) + (1,) * (last.ndim - along - 1))
+    if learned:
+        return [*factors, last]
+    if carriers:
+        factors[carriers[0]] = factors[carriers[0]] * last
+    return factors
+
+
+def _block(setup: Setup, name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    xp = array_namespace(setup.X)
+    common_namespace(**{name: array})
+    array = follow(name, array, xp, setup.X.dtype, device_of(setup.X))
+    check_shape(name, array, shape)
+    return as_nonnegative(name, array, xp)

@@ -1,0 +1,372 @@
+"""Fits of one rank after the other, and what tells which rank the data support."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from wtfarray._arrays.samples import take_samples
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_data,
+    common_namespace,
+    instance_of,
+    known_options,
+    one_of,
+    positive_integer,
+    positive_number,
+)
+from wtfarray._fit.factorise import cp, nmf, tucker
+from wtfarray._fit.journal import wants_to_stop
+from wtfarray._fit.matching import matched_cosine
+from wtfarray._fit.progress_bar import Bar
+from wtfarray._fit.projection import fitted_atoms
+from wtfarray._fit.rank_growth import grow
+from wtfarray._fit.result import Factorisation
+from wtfarray._fit.specification import Kind, is_sampled
+from wtfarray._losses.frobenius import BoundFrobenius
+from wtfarray._losses.kullback_leibler import BoundKullbackLeibler
+from wtfarray._losses.loss_sum import LossSum
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.value import wasserstein
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint
+
+Rank = int | tuple[int, ...]
+INTERRUPTED = "interrupted"
+"""What the message of a fit says that Ctrl-C ended."""
+
+
+class ScanOptions(TypedDict, total=False):
+    """Keywords of `rank_scan` that go to every fit; see `cp`."""
+
+    rho: float | Sequence[float]
+    constraints: Sequence[Constraint] | None
+    solver: Literal["envelope", "dual"]
+    tol: float
+    max_iter: int
+    batch: int | None
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What a scan found for one rank."""
+
+    rank: Rank
+    objective: float
+    """Of the best fit to all samples."""
+    gap: float
+    """Its duality gap."""
+    loss: float
+    """Of that fit, without entropies: a sample's mean above the least that any model can have."""
+    held_out: float | None
+    """The same for samples that were left out and projected; None if none were."""
+    held_out_error: float | None
+    """Standard error of ``held_out`` over the folds; None if there is one."""
+    stability: float | None
+    """Mean cosine of matched atoms, over all pairs of seeds; None if there is one seed."""
+    converged: bool
+    """Whether all fits of this rank did."""
+    seconds: float
+    """Time that this rank took."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RankScan:
+    """What `rank_scan` returns; iterates over its records."""
+
+    model: Kind
+    records: list[RankRecord]
+    """One for each rank, smallest rank first."""
+    fits: list[Factorisation]
+    """The best fit of all samples at each rank."""
+
+    def __iter__(self) -> Iterator[RankRecord]:
+        """The records, smallest rank first."""
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        """A table; an arrow points to the least loss of samples that were left out."""
+        head = (
+            f"{'rank':<12}{'objective':>12}{'loss':>11}{'held out':>11}{'stability':>11}{'time':>9}"
+        )
+        told = [r.held_out for r in self.records if r.held_out is not None]
+        least = min(told, default=None)
+        lines = [f"<rank scan of {self.model}, loss a sample above the least possible>", head]
+        for r in self.records:
+            line = f"{str(r.rank).strip('()'):<12}{r.objective:>12.6g}{r.loss:>11.4g}"
+            line += f"{_cell(r.held_out, '.4g'):>11}{_cell(r.stability, '.3f'):>11}"
+            line += f"{r.seconds:>8.1f}s"
+            line += " <- least held out" if r.held_out is not None and r.held_out == least else ""
+            lines.append(line if r.converged else f"{line} (not all fits converged)")
+        return "\n".join(lines)
+
+
+def rank_scan(
+    X: Array,
+    ranks: Sequence[int] | Sequence[Sequence[int]],
+    loss: Loss,
+    /,
+    *,
+    model: Kind = "nmf",
+    n_seeds: int = 3,
+    held_out: float | None = 0.2,
+    rng: int | np.random.Generator | None = 0,
+    callback: Callable[[RankRecord], object] | None = None,
+    progress: bool = False,
+    **options: Unpack[ScanOptions],
+) -> RankScan:
+    """
+    Fit several ranks, each from the one before, to see which of them the data support.
+
+    For every rank there are ``n_seeds`` fits to all samples and one to each part of the samples
+    that leaves some out. A fit starts from the fit of the rank below with components added for
+    what that one lacks.
+
+    Parameters
+    ----------
+    X : array (n_0, ..., n_{d-1})
+        Non-negative data.
+    ranks : sequence of int, for "tucker" of sequences of int
+        The ranks, in any order.
+    loss : Loss
+        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+    model : {"nmf", "cp", "tucker"}
+        What to fit.
+    n_seeds : int
+        Fits that differ in their start, whose atoms are compared; 1 for no comparison.
+    held_out : float, int or None
+        A fraction below one: the share of the samples to leave out, once. An integer: the number of
+        folds, each of which is left out in turn. None: leave none out, as must be where the loss
+        transports the first mode.
+    rng : int or numpy.random.Generator
+        Seed of the starts and of who is left out.
+    callback : callable
+        Called with the `RankRecord` of every rank; returning True ends the scan.
+    progress : bool
+        Show a progress bar (needs tqdm).
+    **options
+        ``rho``, ``constraints``, ``solver``, ``tol`` (default 1e-4 here), ``max_iter`` and
+        ``batch``, as for `cp`.
+
+    Returns
+    -------
+    RankScan
+        Records and fits of the ranks that were finished; Ctrl-C ends the scan, too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> rng = np.random.default_rng(0)
+    >>> centre = rng.choice([4, 11], (20, 1)) + rng.normal(0, 0.5, (20, 1))
+    >>> X = np.exp(-((np.arange(16) - centre) ** 2))
+    >>> X /= X.sum(axis=1, keepdims=True)
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(16), eps=0.02, lam=10.0)
+    >>> scan = wtf.rank_scan(X, [1, 2], loss, n_seeds=2)
+    >>> [record.rank for record in scan], scan.fits[1].factors[1].shape
+    ([1, 2], (16, 2))
+    >>> scan.records[1].held_out < 0.1 * scan.records[0].held_out
+    True
+    """
+    named = ("model", "n_seeds", "held_out", "rng", "callback", "progress")
+    known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
+    X = as_data("X", X, common_namespace(X=X))
+    one_of("model", model, ("nmf", "cp", "tucker"))
+    instance_of("loss", loss, Loss, "one of the losses of wtfarray")
+    order = _sorted_ranks(ranks, model)
+    generator = np.random.default_rng(rng)
+    sampled = is_sampled(_losses(loss), tuple(X.shape))
+    folds = _folds(X.shape[0], held_out, generator, sampled=sampled)
+    streams = generator.spawn(positive_integer("n_seeds", n_seeds) + len(folds))
+    whole = [_Chain(X, stream) for stream in streams[: len(streams) - len(folds)]]
+    parts = [_Chain(X, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
+    scan = RankScan(model, [], [])
+    with (
+        Bar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", UserWarning)
+        for rank in order:
+            try:
+                record, fit = _one_rank(
+                    model, rank, loss, whole, parts, options, bar, sampled=sampled
+                )
+            except KeyboardInterrupt:
+                break
+            if any(INTERRUPTED in str(warning.message) for warning in caught):  # in a projection
+                break
+            scan.records.append(record)
+            scan.fits.append(fit)
+            if callback is not None and wants_to_stop(callback(record)):
+                break
+    # One warning a scan instead of one a fit.
+    if len(caught) == 1:
+        warnings.warn(f"rank_scan: {caught[0].message}", stacklevel=2)
+    elif caught:
+        msg = f"rank_scan: {caught[0].message} (the first of {len(caught)} warnings)"
+        warnings.warn(msg, stacklevel=2)
+    return scan
+
+
+class _Chain:
+    """Fits of growing rank to the same samples, each the start of the next."""
+
+    def __init__(
+        self, X: Array, rng: np.random.Generator, left_out: NDArray[np.intp] | None = None
+    ) -> None:
+        self.X = X
+        self.left_out: Array | None = None
+        if left_out is not None:
+            kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
+            self.X, self.left_out = take_samples(X, kept), take_samples(X, left_out)
+            for some in (self.X, self.left_out):
+                if not bool(array_namespace(some).any(some > 0)):
+                    msg = "held_out leaves a part of X that is zero everywhere: take fewer folds"
+                    raise ValueError(msg)
+        self.last: Factorisation | None = None
+        self._rng = rng
+
+    def go_on(self, model: Kind, rank: Rank, loss: Loss, options: ScanOptions) -> Factorisation:
+        """Fit the next rank."""
+        init: object = None
+        if self.last is not None:
+            now = [factor.shape[1] for factor in self.last.factors]
+            ranks = [rank] * len(now) if isinstance(rank, int) else rank
+            if all(old <= new for old, new in zip(now, ranks, strict=True)):
+                init = grow(self.last, self.X, ranks, self._rng)
+        fit: Any = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
+        found: Factorisation = fit(
+            self.X, rank, loss, init=init, rng=self._rng, **{"tol": 1e-4, **options}
+        )
+        self.last = found
+        return found
+
+
+def _one_rank(
+    model: Kind,
+    rank: Rank,
+    loss: Loss,
+    whole: list[_Chain],
+    parts: list[_Chain],
+    options: ScanOptions,
+    bar: Bar,
+    *,
+    sampled: bool,
+) -> tuple[RankRecord, Factorisation]:
+    """The fits of one rank, and what they say."""
+    begin = time.perf_counter()
+    converged = True
+    fits: list[Factorisation] = []
+    for chain in (*whole, *parts):
+        fits.append(chain.go_on(model, rank, loss, options))
+        if fits[-1].stopped:  # a fit returns its best instead of raising
+            raise KeyboardInterrupt
+        bar.step(fits[-1].objective, fits[-1].gap)
+        converged = converged and fits[-1].converged
+    fits = fits[: len(whole)]
+    best = min(fits, key=lambda fit: fit.objective)
+    left = [_left_out_loss(chain, loss) for chain in parts]
+    modes = range(1 if sampled else 0, len(best.factors))
+    pairs = [matched_cosine(a, b, modes) for a, b in itertools.combinations(fits, 2)]
+    record = RankRecord(
+        rank=rank,
+        objective=best.objective,
+        gap=best.gap,
+        loss=_excess(loss, whole[0].X, best.to_tensor()),
+        held_out=statistics.fmean(left) if left else None,
+        held_out_error=statistics.stdev(left) / math.sqrt(len(left)) if len(left) > 1 else None,
+        stability=statistics.fmean(pairs) if pairs else None,
+        converged=converged,
+        seconds=time.perf_counter() - begin,
+    )
+    return record, best
+
+
+def _left_out_loss(chain: _Chain, loss: Loss) -> float:
+    """The loss of a chain's left-out samples on the atoms of its last fit."""
+    fit, X = chain.last, chain.left_out
+    assert fit is not None
+    assert X is not None
+    xp = array_namespace(X)
+    model = xp.matmul(fit.project(X), fitted_atoms(fit).mT)
+    return _excess(loss, X, xp.reshape(model, tuple(X.shape)))
+
+
+def _excess(loss: Loss, X: Array, Y: Array) -> float:
+    """A sample's mean of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``."""
+    total = 0.0
+    for part in _losses(loss):
+        total += float(part.conjugate(X, array_namespace(X).zeros_like(X))[0])
+        bound = part.bind(X)
+        if isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
+            total += float(array_namespace(X).sum(bound.value_and_gradient(Y)[0]))
+        else:
+            assert isinstance(part, Wasserstein)
+            total += float(wasserstein(X, Y, part, tol=1e-4).value)
+    return total / int(X.shape[0])
+
+
+def _losses(loss: Loss) -> tuple[Loss, ...]:
+    return loss.losses if isinstance(loss, LossSum) else (loss,)
+
+
+def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:
+    """Different ranks, from small to large."""
+    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        msg = f"ranks is {ranks!r}: expected several ranks, for example range(1, 6)"
+        raise TypeError(msg)
+    checked: set[Any] = set()
+    for i, rank in enumerate(ranks):
+        if model != "tucker":
+            checked.add(positive_integer(f"ranks[{i}]", rank))
+        elif not isinstance(rank, Sequence):
+            msg = f"ranks[{i}] is {rank!r}: expected a sequence of integers, one for each mode"
+            raise TypeError(msg)
+        else:
+            checked.add(tuple(positive_integer(f"ranks[{i}][{k}]", r) for k, r in enumerate(rank)))
+    if not checked:
+        msg = "ranks is empty: expected at least one rank"
+        raise ValueError(msg)
+    return sorted(checked)
+
+
+def _folds(
+    samples: int, held_out: object, rng: np.random.Generator, *, sampled: bool
+) -> list[NDArray[np.intp]]:
+    """Who is left out, one fit after the other."""
+    if held_out is None:
+        return []
+    if not sampled:
+        msg = f"held_out is {held_out!r}, but the loss transports the first mode: expected None"
+        raise ValueError(msg)
+    order = rng.permutation(samples)
+    if isinstance(held_out, Integral) and not isinstance(held_out, bool):
+        if not 2 <= int(held_out) <= samples:
+            msg = f"held_out is {held_out}: expected 2 to {samples} folds, or a fraction below 1"
+            raise ValueError(msg)
+        return np.array_split(order, int(held_out))
+    fraction = positive_number("held_out", held_out)
+    count = max(1, round(fraction * samples))
+    if fraction >= 1 or count >= samples:
+        msg = (
+            f"held_out is {held_out} of {samples} samples: expected an integer number of folds, or "
+            f"a fraction that leaves samples to fit"
+        )
+        raise ValueError(msg)
+    return [order[:count]]
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

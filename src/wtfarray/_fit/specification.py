@@ -1,0 +1,189 @@
+"""From the arguments of a fit to the problem that is solved: defaults and checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.samples import per_sample
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_data,
+    axis_index,
+    check_shape,
+    common_namespace,
+    follow,
+    instance_of,
+    one_of,
+    positive_integer,
+    positive_number,
+)
+from wtfarray._losses.loss_sum import LossSum
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint, check_constraint
+from wtfarray._models.models import CPModel, Model, TuckerModel
+
+_COLUMNS: Constraint = "columns"
+Kind = Literal["cp", "tucker", "nmf"]
+Weights = Literal["learned", "fixed"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A checked factorisation problem; blocks are the factors, then the core or the weights."""
+
+    kind: Kind
+    X: Array
+    losses: tuple[Loss, ...]
+    model: Model
+    shapes: tuple[tuple[int, ...], ...]
+    constraints: tuple[Constraint, ...]
+    rho: tuple[float | Array, ...]
+    free: tuple[int, ...]
+    sample_weight: Array | None
+
+    @property
+    def modes(self) -> int:
+        """Number of factors."""
+        return self.model.modes
+
+
+def set_up(
+    kind: Kind,
+    X: Array,
+    rank: int | Sequence[int],
+    loss: Loss,
+    *,
+    rho: float | Sequence[float],
+    constraints: Sequence[Constraint] | None,
+    weights: Weights,
+    fixed: Sequence[int],
+    sample_weight: Array | None,
+) -> Setup:
+    """Check the arguments of a fit and fill in the defaults."""
+    xp = common_namespace(X=X)
+    X = as_data("X", X, xp)
+    instance_of("loss", loss, Loss, "one of the losses of wtfarray")
+    losses = loss.losses if isinstance(loss, LossSum) else (loss,)
+    sizes = _mode_sizes(kind, tuple(X.shape))
+    ranks = _ranks(kind, rank, len(sizes))
+    sampled = is_sampled(losses, tuple(X.shape))
+    unit = sampled and _has_unit_samples(X)
+    chosen = _constraints(kind, constraints, len(sizes), sampled=sampled, unit=unit)
+    shapes: list[tuple[int, ...]] = list(zip(sizes, ranks, strict=True))
+    model: Model
+    if kind == "tucker":
+        core = chosen[len(sizes)] if len(chosen) > len(sizes) else None
+        if constraints is None and not sampled and abs(float(xp.sum(X)) - 1.0) < 1e-6:
+            core = "all"
+        chosen = (*chosen[: len(sizes)], core)
+        shapes.append(tuple(ranks))
+        model = TuckerModel(len(sizes))
+    else:
+        one_of("weights", weights, (None, "learned", "fixed"))
+        learned = weights == "learned" or (weights is None and set(chosen) == {"columns"})
+        mass = float(xp.sum(X))
+        scale = mass if learned else mass / ranks[0] if weights == "fixed" else 1.0
+        model = CPModel(len(sizes), learned, scale)
+        if learned:
+            shapes.append((ranks[0],))
+            chosen = (*chosen, "all")
+    for k, constraint in enumerate(chosen):
+        check_constraint(f"constraints[{k}]", constraint, len(shapes[k]))
+    instance_of("fixed", fixed, Iterable, "a sequence of modes")
+    held = {axis_index("fixed", k, len(sizes)) for k in fixed}
+    if len(held) == len(shapes):
+        msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
+        raise ValueError(msg)
+    return Setup(
+        kind,
+        X,
+        losses,
+        model,
+        tuple(shapes),
+        chosen,
+        _rho(rho, len(sizes), len(shapes)),
+        tuple(k for k in range(len(shapes)) if k not in held),
+        _sample_weight(sample_weight, X),
+    )
+
+
+def _mode_sizes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The number of rows of each factor; for a matrix model all features are one mode."""
+    if kind != "nmf":
+        return shape
+    if len(shape) < 2:
+        msg = f"X has shape {shape}: expected samples x features, or samples x several modes"
+        raise ValueError(msg)
+    return (shape[0], math.prod(shape[1:]))
+
+
+def _ranks(kind: Kind, rank: int | Sequence[int], modes: int) -> tuple[int, ...]:
+    if kind != "tucker":
+        return (positive_integer("rank", rank),) * modes
+    if not isinstance(rank, Sequence) or len(rank) != modes:
+        msg = f"rank is {rank!r}: expected {modes} positive integers, one for each mode"
+        raise ValueError(msg)
+    return tuple(positive_integer(f"rank[{k}]", r) for k, r in enumerate(rank))
+
+
+def is_sampled(losses: tuple[Loss, ...], shape: tuple[int, ...]) -> bool:
+    """Whether the first mode counts samples in every loss, that is, is transported in none."""
+    return not any(
+        isinstance(loss, Wasserstein) and 0 in loss.transported(shape) for loss in losses
+    )
+
+
+def _has_unit_samples(X: Array) -> bool:
+    xp = array_namespace(X)
+    tolerance = 1e-6 if X.dtype == xp.float64 else 1e-3
+    return bool(xp.all(xp.abs(per_sample(X) - 1.0) <= tolerance))
+
+
+def _constraints(
+    kind: Kind,
+    constraints: Sequence[Constraint] | None,
+    modes: int,
+    *,
+    sampled: bool,
+    unit: bool,
+) -> tuple[Constraint, ...]:
+    """One constraint a factor (Tucker: perhaps the core's last); the defaults conserve mass."""
+    if constraints is None:
+        first: Constraint = "columns"
+        if sampled:
+            first = "rows" if unit else None
+        return (first, *(_COLUMNS for _ in range(modes - 1)))
+    allowed = (modes, modes + 1) if kind == "tucker" else (modes,)
+    if isinstance(constraints, str) or len(constraints) not in allowed:
+        msg = f"constraints is {constraints!r}: expected {modes} entries, one for each factor"
+        raise ValueError(msg)
+    return tuple(constraints)
+
+
+def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, ...]:
+    """One weight a block; the core or the learned weights take the last."""
+    if not isinstance(rho, Sequence):
+        return (positive_number("rho", rho),) * blocks
+    if len(rho) not in (modes, blocks):
+        counts = " or ".join(map(str, sorted({modes, blocks})))
+        msg = f"rho has {len(rho)} entries: expected a number, or {counts} of them"
+        raise ValueError(msg)
+    numbers = tuple(positive_number(f"rho[{k}]", value) for k, value in enumerate(rho))
+    return numbers + numbers[-1:] * (blocks - len(numbers))
+
+
+def _sample_weight(sample_weight: Array | None, X: Array) -> Array | None:
+    if sample_weight is None:
+        return None
+    xp = array_namespace(X)
+    common_namespace(sample_weight=sample_weight)
+    weights = follow("sample_weight", sample_weight, xp, X.dtype, device_of(X))
+    check_shape("sample_weight", weights, (X.shape[0],))
+    return as_data("sample_weight", weights, xp)

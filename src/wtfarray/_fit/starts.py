@@ -1,0 +1,125 @@
+"""Where a factorisation starts: random, multiplicative Kullback-Leibler, or non-negative SVD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.typing import Array
+from wtfarray._models.entropy import Constraint, constrained_axes
+from wtfarray._models.models import Model
+from wtfarray._models.tensor import unfold
+
+FLOOR = 1e-8
+"""Entries below this share of their group's mean start there: an exact 0 could never grow."""
+
+
+def random_blocks(
+    shapes: Sequence[tuple[int, ...]], rng: np.random.Generator, like: Array
+) -> list[Array]:
+    """Uniform random blocks, drawn by NumPy: one seed gives one start on every library."""
+    xp = array_namespace(like)
+    return [
+        xp.asarray(rng.uniform(0.05, 1.0, shape), dtype=like.dtype, device=device_of(like))
+        for shape in shapes
+    ]
+
+
+def feasible(block: Array, constraint: Constraint) -> Array:
+    """Raise zeros to the floor and put the block into its constraint set."""
+    xp = array_namespace(block)
+    axes = constrained_axes(constraint, block.ndim)
+    every = tuple(range(block.ndim))
+    mean = xp.mean(block, axis=every if axes is None else axes, keepdims=True)
+    block = xp.maximum(block, FLOOR * xp.where(mean > 0, mean, 1.0))
+    return block if axes is None else block / xp.sum(block, axis=axes, keepdims=True)
+
+
+def kl_steps(
+    model: Model,
+    X: Array,
+    blocks: Sequence[Array],
+    constraints: Sequence[Constraint],
+    free: Sequence[int],
+    steps: int = 20,
+) -> list[Array]:
+    """
+    Multiplicative steps for ``KL(X | model)``, the limit in which nothing may be moved.
+
+    They cost next to nothing and bring the blocks near what they will be on dense data.
+    """
+    xp = array_namespace(X)
+    blocks = list(blocks)
+    least = float(xp.finfo(X.dtype).smallest_normal) / float(xp.finfo(X.dtype).eps)
+    shape = tuple(model.tensor(blocks).shape)
+    data = xp.reshape(X, shape)
+    ones = xp.ones_like(data)
+    for _ in range(steps):
+        for k in free:
+            ratio = data / xp.maximum(model.tensor(blocks), least)
+            block = blocks[k] * model.adjoints(ratio, blocks)[k]
+            if constraints[k] is None:
+                weight = model.adjoints(ones, blocks)[k]
+                block = block / xp.maximum(weight, least)
+            blocks[k] = feasible(block, constraints[k])
+    return blocks
+
+
+def scale_to_mass(
+    model: Model, X: Array, blocks: Sequence[Array], carriers: Sequence[int]
+) -> list[Array]:
+    """Multiply one unconstrained block so that the model weighs what the data do."""
+    blocks = list(blocks)
+    if carriers:
+        xp = array_namespace(X)
+        ratio = float(xp.sum(X)) / float(xp.sum(model.tensor(blocks)))
+        blocks[carriers[0]] = blocks[carriers[0]] * ratio
+    return blocks
+
+
+def svd_factor(X: Array, mode: int, rank: int, rng: np.random.Generator) -> Array:
+    """
+    A non-negative factor (n_mode, rank) from the leading singular vectors of an unfolding.
+
+    NNDSVD (Boutsidis and Gallopoulos 2008): of every singular pair the larger of its positive and
+    its negative part. The singular vectors come from a randomised range finder with one power
+    iteration (Halko, Martinsson and Tropp 2011); the unfolding is never decomposed itself. Columns
+    for which there is no singular vector are random.
+    """
+    xp = array_namespace(X)
+    matrix = unfold(X, mode)
+    n, columns = matrix.shape
+    width = min(rank + 8, n, columns)
+    kind = {"dtype": X.dtype, "device": device_of(X)}
+    sketch = xp.asarray(rng.standard_normal((n, width)), **kind)
+    for _ in range(2):
+        basis, _ = xp.linalg.qr(xp.matmul(matrix, xp.matmul(matrix.mT, sketch)))
+        sketch = basis
+    small = xp.matmul(basis.mT, matrix)
+    values, vectors = xp.linalg.eigh(xp.matmul(small, small.mT))
+    order = list(range(width - 1, -1, -1))[:rank]
+    left = xp.matmul(basis, vectors)
+    right = xp.matmul(small.mT, vectors)
+    floor = float(xp.max(values)) * float(xp.finfo(X.dtype).eps)
+    found = []
+    for j in order:
+        if float(values[j]) <= floor:
+            break
+        found.append(_larger_part(left[:, j], right[:, j]))
+    missing = rank - len(found)
+    if missing:
+        noise = xp.asarray(rng.uniform(0.05, 1.0, (n, missing)) / math.sqrt(n), **kind)
+        found += [noise[:, j] for j in range(missing)]
+    return xp.stack(found, axis=1)
+
+
+def _larger_part(left: Array, right: Array) -> Array:
+    xp = array_namespace(left)
+    plus, minus = xp.maximum(left, 0.0), xp.maximum(-left, 0.0)
+    weight_plus = xp.sum(plus**2.0) * xp.sum(xp.maximum(right, 0.0) ** 2.0)
+    weight_minus = xp.sum(minus**2.0) * xp.sum(xp.maximum(-right, 0.0) ** 2.0)
+    return xp.where(weight_plus >= weight_minus, plus, minus)

@@ -1,0 +1,259 @@
+"""
+The inner problem from the side of the data, for many sparse samples along one mode.
+
+A fibre of a sparse tensor holds a few points, so ``log a`` is a few numbers a sample, and Newton's
+method finds them in some steps where fixed-point iterations creep. The empty samples, most of them,
+cost ``lam <Y, 1>``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import inner, per_sample, spread
+from wtfarray._arrays.typing import Array
+from wtfarray._losses.protocol import stack, unstack
+from wtfarray._losses.sparse_tensor import SPARSE
+from wtfarray._losses.term import TermValue
+from wtfarray._transport.kernels import logsumexp
+from wtfarray._transport.potential import dual_of_free
+from wtfarray._transport.problem import TransportProblem
+
+MOST = 32
+"""Points of a sample at most: every step solves a dense system of that size."""
+NEAR = 2.0
+"""Newton's step is tried where no marginal is off by more than this, in logarithms."""
+
+
+def has_sparse_samples(problem: TransportProblem) -> bool:
+    """
+    Whether a problem is many samples of few points each, semi-unbalanced along one mode.
+
+    A filled sample takes as many arrays of its size as the fullest has points: they must be few in
+    all. And lam is no less than eps, or zeros of Y, taken as the smallest number, would show.
+    """
+    if problem.conserves_mass or len(problem.kernel.costs) != 1 or problem.data.shape[0] == 1:
+        return False
+    if problem.lam < problem.kernel.eps or not problem.kernel.is_open:
+        return False
+    points = (to_host(problem.data) > 0).sum(1)
+    sparse = points.sum() < SPARSE * math.prod(problem.data.shape) and 0 < points.max() <= MOST
+    return bool(sparse and (points > 0).sum() * points.max() <= 4 * points.size)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Where every filled sample stands."""
+
+    log_a: Array
+    log_s: Array
+    """``log K^T a``."""
+    share: Array
+    """What part of every bin of the second marginal comes from each point, (F, s, m)."""
+    q: Array
+    first: Array
+    """First marginal of the plan, (F, s)."""
+    value: Array
+    """The dual value over eps, but for what does not depend on a, (F,)."""
+
+    def where(self, better: Array, other: _State) -> _State:
+        """Keep this state in some samples and take another in the rest."""
+        xp = array_namespace(better)
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__annotations__)
+        return _State(*(xp.where(spread(better, mine), mine, theirs) for mine, theirs in pairs))
+
+
+class SparseSamplesTerm:
+    """
+    A Wasserstein loss of sparse samples; its dual variable is ``log a`` on their points, (F, s).
+
+    With ``k = lam/(lam + eps)`` the best b for a is ``(Y/K^T a)^k``, which leaves the concave
+    ``<eps log a, x> - (lam + eps) <q, 1>`` in a, ``q = Y^k (K^T a)^(1-k)``. In ``eps log a`` its
+    gradient is ``x - G 1`` for the plan G, its Hessian ``-(diag(G 1) - k G diag(1/q) G^T)/eps``.
+    """
+
+    def __init__(self, problem: TransportProblem, shape: tuple[int, ...]) -> None:
+        xp = array_namespace(problem.data)
+        kind = {"dtype": problem.data.dtype, "device": device_of(problem.data)}
+        self.problem = problem
+        self.shape = shape
+        self.evaluations = 0
+        self.scale = problem.kernel.eps * float(xp.sum(problem.mass))
+        data = to_host(problem.data)
+        filled = np.flatnonzero((data > 0).any(1))
+        points = np.argsort(data[filled] <= 0, axis=1, kind="stable")
+        points = points[:, : int((data > 0).sum(1).max())]
+        x = np.take_along_axis(data[filled], points, 1)
+        self._x = xp.asarray(x, **kind)
+        self._log_x = xp.asarray(np.log(np.where(x > 0, x, 1.0)), **kind)
+        self._real = self._x > 0
+        self._mass = xp.sum(self._x, axis=1)
+        self._cost = xp.asarray(to_host(problem.kernel.costs[0])[points], **kind)
+        # For every sample its place among the filled ones, or the one after the last: empty.
+        place = np.full(data.shape[0], filled.size)
+        place[filled] = np.arange(filled.size)
+        self._filled = xp.asarray(filled, device=device_of(problem.data))
+        self._place = xp.asarray(place, device=device_of(problem.data))
+        self.dual = xp.zeros_like(self._x)
+        self.free = xp.zeros_like(problem.data)
+        self._eps = problem.kernel.eps
+        self.set_level(1.0)
+
+    def set_level(self, level: float) -> None:
+        """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
+        xp = array_namespace(self._x)
+        before, self._eps = self._eps, self.problem.kernel.eps * level
+        self.dual = self.dual * (before / self._eps)
+        some = TransportProblem.of(
+            xp.take(self.problem.data, self._filled, axis=0),
+            self.problem.kernel,
+            self.problem.lam,
+            self.problem.order,
+        )
+        self._some = some if level == 1.0 else some.at_eps(self._eps)
+        self._log_K = self._cost * (-1.0 / self._eps)
+
+    def warm(self, g: Array) -> None:
+        """Start from a guess of g, stacked."""
+        xp = array_namespace(g)
+        self.free = g
+        h = xp.take(g, self._filled, axis=0) * (1.0 / self._eps)
+        self.dual = self._log_x - logsumexp(self._log_K + h[:, None, :], 2, xp)
+
+    def forget(self) -> None:
+        """There is nothing to drop but log a."""
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Newton's steps until the estimated error is below the tolerance."""
+        xp = array_namespace(model)
+        Y, h, error, done = self._solve(model, tolerance, max_iter)
+        g = h * self._eps
+        u = dual_of_free(g, self.problem.lam, xp)
+        some = xp.take(Y, self._filled, axis=0)
+        log_Kb = logsumexp(self._log_K + h[:, None, :], 2, xp)
+        conjugate = inner(self._x, log_Kb) * self._eps + self._some.constant
+        values = inner(u, some) - conjugate
+        return self._value(Y, u, values, error, error, g, converged=done)
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Newton's steps until the duality gap is below the tolerance."""
+        xp = array_namespace(model)
+        allowed, left = 1e-2 * tolerance, max_iter
+        while True:
+            before = self.evaluations
+            Y, h, error, _ = self._solve(model, allowed, min(100, left))
+            left -= self.evaluations - before
+            some = xp.take(Y, self._filled, axis=0)
+            values, gaps, u = self._some.bounds(h * self._eps, some)
+            gap = float(xp.sum(gaps))
+            if gap <= tolerance or left <= 0:
+                break
+            allowed = min(allowed, error) * 0.1
+        return self._value(Y, u, values, gap, gap, h * self._eps, converged=gap <= tolerance)
+
+    def _value(
+        self,
+        Y: Array,
+        u: Array,
+        values: Array,
+        error: float,
+        gap: float,
+        g: Array,
+        *,
+        converged: bool,
+    ) -> TermValue:
+        """Put the empty samples beside the filled ones."""
+        xp = array_namespace(Y)
+        lam = self.problem.lam
+        total = per_sample(Y)
+        empty = xp.sum(total) - xp.sum(xp.take(total, self._filled))
+        u = xp.take(xp.concat([u, xp.full_like(u[:1, :], lam)]), self._place, axis=0)
+        self.free = xp.take(xp.concat([g, xp.zeros_like(g[:1, :])]), self._place, axis=0)
+        value = float(xp.sum(values)) + lam * float(empty)
+        return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
+
+    def _solve(
+        self, model: Array, tolerance: float, max_iter: int
+    ) -> tuple[Array, Array, float, bool]:
+        """The stacked model, log b of the filled samples, the error left, and if it is small."""
+        xp = array_namespace(model)
+        Y = stack(self.problem, model)
+        least = float(xp.finfo(Y.dtype).smallest_normal)
+        log_Y = xp.log(xp.maximum(xp.take(Y, self._filled, axis=0), least))
+        k = self.problem.lam / (self.problem.lam + self._eps)
+        state = self._state(self.dual, log_Y, k)
+        for n in range(1, max_iter + 1):
+            off = xp.where(self._real, self._log_x - xp.log(xp.maximum(state.first, least)), 0.0)
+            rest = self._x - xp.where(self._real, state.first, 0.0)
+            near = xp.max(xp.abs(off), axis=1) <= NEAR
+            step = xp.where(near[:, None], self._newton(state, rest, k), off)
+            gain = inner(rest, step)
+            sums = [xp.sum(xp.abs(gain)), xp.sum(xp.abs(rest))]
+            error, size = to_host(xp.stack(sums)).tolist()
+            error *= self._eps
+            done = error <= tolerance and size <= 0.1 * float(xp.sum(self._mass))
+            if done or n == max_iter:
+                break
+            state = self._search(state, step, gain, off, log_Y, k)
+        self.dual = state.log_a
+        return Y, (log_Y - state.log_s) * k, error, done
+
+    def _state(self, log_a: Array, log_Y: Array, k: float) -> _State:
+        """Everything that follows from a, with the best constant added to its logarithm."""
+        xp = array_namespace(log_Y)
+        self.evaluations += 1
+        logs = xp.where(self._real[:, :, None], log_a[:, :, None] + self._log_K, -math.inf)
+        top = xp.max(logs, axis=1, keepdims=True)
+        parts = xp.exp(logs - top)
+        total = xp.sum(parts, axis=1, keepdims=True)
+        log_S = (top + xp.log(total))[:, 0, :]
+        log_q = log_Y * k + log_S * (1.0 - k)
+        log_q = log_q - logsumexp(log_q, 1, xp)[:, None] + xp.log(self._mass)[:, None]
+        shift = log_q[:, :1] - log_Y[:, :1] * k - log_S[:, :1] * (1.0 - k)
+        shift = shift * ((self.problem.lam + self._eps) / self._eps)
+        log_a = xp.where(self._real, log_a + shift, 0.0)
+        q = xp.exp(log_q)
+        share = parts / total
+        first = xp.sum(share * q[:, None, :], axis=2)
+        return _State(log_a, log_S + shift, share, q, first, inner(self._x, log_a))
+
+    def _newton(self, state: _State, rest: Array, k: float) -> Array:
+        xp = array_namespace(rest)
+        plan = state.share * state.q[:, None, :]
+        size = rest.shape[1]
+        eye = xp.eye(size, dtype=rest.dtype, device=device_of(rest))[None, ...]
+        # Where a marginal has underflown the step is not taken, but the matrix must be regular.
+        info = xp.finfo(rest.dtype)
+        least = float(info.smallest_normal) / float(info.eps) ** 2
+        sound = self._real & (state.first > least * self._mass[:, None])
+        diagonal = xp.where(sound, state.first, self._mass[:, None])
+        hessian = eye * diagonal[:, :, None] - k * xp.matmul(plan, state.share.mT)
+        # A little more on the diagonal where rounding could make the matrix singular.
+        ridge = 10.0 * float(info.eps)
+        hessian = hessian + eye * (ridge * diagonal)[:, :, None]
+        return xp.linalg.solve(hessian, rest[:, :, None])[:, :, 0]
+
+    def _search(
+        self, base: _State, step: Array, gain: Array, plain: Array, log_Y: Array, k: float
+    ) -> _State:
+        """Shorten the step in samples that it makes worse; Sinkhorn's step never does."""
+        xp = array_namespace(step)
+        tiny = 100.0 * float(xp.finfo(step.dtype).eps)
+        noise = tiny * inner(self._x, xp.abs(base.log_a))
+        t = 1.0
+        best, open_ = base, self._mass > 0
+        for _ in range(4):
+            new = self._state(base.log_a + t * step, log_Y, k)
+            good = open_ & (new.value >= base.value + 1e-4 * t * gain - noise)
+            best = new.where(good, best)
+            open_ = open_ & ~good
+            if not bool(xp.any(open_)):
+                return best
+            t *= 0.25
+        return self._state(base.log_a + plain, log_Y, k).where(open_, best)

@@ -1,0 +1,200 @@
+"""The loss of a model tensor and its gradient, as an outer solver asks for them again and again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import inner, slices_of, spread
+from wtfarray._arrays.typing import Array
+from wtfarray._losses.protocol import stack, unstack
+from wtfarray._losses.term import TermValue
+from wtfarray._transport.inner_solver import InnerSolver, Iterate, solve_to_gap
+from wtfarray._transport.newton import inner_solver
+from wtfarray._transport.potential import dual_of_free
+from wtfarray._transport.problem import TransportProblem
+
+PARTS, SMALL = 4, 2**20
+"""Samples are taken in so many parts, of at least so many entries: temporaries are smaller then."""
+
+
+class TransportTerm:
+    """A Wasserstein loss by its inner problem, warm-started from call to call."""
+
+    def __init__(
+        self,
+        problem: TransportProblem,
+        shape: tuple[int, ...],
+        weights: Array | None = None,
+        batch: int | None = None,
+    ) -> None:
+        self.problem = problem
+        self.shape = shape
+        self.weights = weights
+        xp = array_namespace(problem.data)
+        self.dual = xp.zeros_like(problem.data)
+        self.scale = problem.kernel.eps * float(self._sum(problem.mass))
+        samples = problem.data.shape[0]
+        self._remembers = batch is None
+        if batch is None:
+            parts = min(PARTS, math.prod(problem.data.shape) // SMALL)
+            batch = math.ceil(samples / max(1, parts))
+        self._slices = slices_of(samples, batch)
+        self._level = 1.0
+        self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
+        self._latest: Array | None = None
+        self._goes_on = False
+        """Whether the solvers ended last at the dual variable that they start from."""
+        self._evaluations = 0
+        """Of the inner problem, once for every sample."""
+
+    @property
+    def free(self) -> Array:
+        """The free dual variable g, stacked."""
+        return self.dual
+
+    @property
+    def evaluations(self) -> int:
+        """How often the inner problem was evaluated, in the mean over the samples."""
+        samples: int = self.problem.data.shape[0]
+        return math.ceil(self._evaluations / samples)
+
+    def charge(self, evaluations: int) -> None:
+        """Count evaluations of all samples that were made elsewhere."""
+        self._evaluations += evaluations * self.problem.data.shape[0]
+
+    def warm(self, g: Array) -> None:
+        """Start from a guess of g."""
+        self.dual = g
+
+    def set_level(self, level: float) -> None:
+        """Go on with ``level`` times the smoothing; g has the units of the cost and stays."""
+        self._level = level
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the secants."""
+        self._solvers = [None] * len(self._slices)
+
+    def _solver(self, k: int) -> InnerSolver:
+        """The solver of one batch, at the present level and dual variable."""
+        solver = self._solvers[k]
+        if solver is None:
+            problem = self.problem
+            if len(self._slices) > 1:
+                problem = problem.samples(self._slices[k])
+            if self._level != 1.0:
+                problem = problem.at_eps(problem.kernel.eps * self._level)
+            weights = None if self.weights is None else self.weights[self._slices[k]]
+            solver = inner_solver(problem, self.dual, weights)
+            if self._remembers:
+                self._solvers[k] = solver
+        solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]
+        solver.goes_on = self._goes_on
+        return solver
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Solve the inner problem until the estimated error is below the tolerance."""
+        Y = stack(self.problem, model)
+        self._begin()
+        share = tolerance / len(self._slices)
+        parts = [self._evaluate(k, Y[s, ...], share, max_iter) for k, s in enumerate(self._slices)]
+        return self._joined(parts)
+
+    def _begin(self) -> None:
+        """Find out if the dual variable was set back; if so, let go of where the solvers ended."""
+        self._goes_on = self.dual is self._latest
+        self._latest = None
+
+    def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
+        xp = array_namespace(Y)
+        solver = self._solver(k)
+        before = solver.evaluations
+        problem = solver.problem
+        point, error, done = self._iterate(
+            k, solver.iterates(Y, tolerance, max_iter), tolerance, max_iter
+        )
+        self._evaluations += (solver.evaluations - before) * Y.shape[0]
+        gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
+        values = -problem.value(point.marginal) - problem.mass * point.shift
+        g = point.g
+        del point  # what it holds is not needed any more
+        u = dual_of_free(g, problem.lam, xp)
+        values = inner(u, Y) + values
+        return _Part(solver.g, u, values, gaps, error, done)
+
+    def _iterate(
+        self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
+    ) -> tuple[Iterate, float, bool]:
+        """The first iterate of a batch that is good enough, or the last, and its error."""
+        xp = array_namespace(self.dual)
+        mass = float(xp.sum(self.problem.mass[self._slices[k]]))
+        n = 0
+        while True:
+            n, point = n + 1, next(points)
+            sums = [self._sum(point.decrement, k), xp.sum(point.size)]
+            error, size = to_host(xp.stack(sums)).tolist()
+            # The estimate holds near the solution only, and is too good after a predicted step.
+            done = n > 1 and error <= tolerance and size <= 0.1 * mass
+            if done or n == max_iter:
+                return point, error, done
+            del point  # what it holds is not needed while the next one is computed
+
+    def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """Solve the inner problem until its duality gap is below the tolerance."""
+        Y = stack(self.problem, model)
+        self._begin()
+        heaviest = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
+        share = tolerance / len(self._slices) / heaviest
+        parts = []
+        for k, s in enumerate(self._slices):
+            solver, part = self._solver(k), Y[s, ...]
+            before = solver.evaluations
+            g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
+            values, gaps, u = solver.problem.bounds(g, part)
+            self._evaluations += (solver.evaluations - before) * part.shape[0]
+            parts.append(_Part(g, u, values, gaps, 0.0, converged=True))
+        joined = self._joined(parts)
+        self._latest = None  # the solvers are a step ahead of this g
+        converged = joined.gap <= tolerance
+        return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
+
+    def _joined(self, parts: list[_Part]) -> TermValue:
+        """Put the batches together again; the dual variable moves on."""
+        xp = array_namespace(parts[0].u)
+        one = len(parts) == 1
+        self.dual = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
+        u = parts[0].u if one else xp.concat([part.u for part in parts])
+        if self.weights is not None:
+            u = u * spread(self.weights, u)
+        sums = [(self._sum(p.values, k), self._sum(p.gaps, k)) for k, p in enumerate(parts)]
+        value, gap = (sum(float(pair[i]) for pair in sums) for i in (0, 1))
+        error = sum(part.error for part in parts)
+        converged = all(part.converged for part in parts)
+        return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
+
+    def _sum(self, values: Array, k: int | None = None) -> Array:
+        """The one place where samples are summed."""
+        xp = array_namespace(values)
+        if self.weights is None:
+            return xp.sum(values)
+        return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
+
+    def _largest_weight(self) -> Array:
+        return array_namespace(self.weights).max(self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One batch of samples, stacked."""
+
+    g: Array
+    u: Array
+    values: Array
+    gaps: Array
+    error: float
+    converged: bool

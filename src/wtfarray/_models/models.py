@@ -1,0 +1,161 @@
+"""CP, Tucker and matrix models as linear maps of one block, each with its adjoint."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.typing import Array
+from wtfarray._models.tensor import (
+    apply_to_mode,
+    contract_but,
+    cp_product,
+    mode_products,
+    mttkrp,
+    mttkrps,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The model as a function of one block, all others fixed: linear, with its adjoint."""
+
+    shape: tuple[int, ...]
+    """Of the block."""
+    model_shape: tuple[int, ...]
+    """Of the model tensor."""
+    forward: Callable[[Array], Array]
+    """``A -> S[.. A ..]``."""
+    adjoint: Callable[[Array], Array]
+    """Xi_k for a factor, Omega for the core: ``<adjoint(U), A> = <U, forward(A)>``."""
+
+
+def _model_shape(factors: Sequence[Array]) -> tuple[int, ...]:
+    return tuple(factor.shape[0] for factor in factors)
+
+
+def cp_block(factors: Sequence[Array], mode: int, weights: Array | None = None) -> Block:
+    """Factor ``mode`` of a CP model (a matrix model when there are two); Xi is an MTTKRP."""
+
+    def forward(factor: Array) -> Array:
+        return cp_product([*factors[:mode], factor, *factors[mode + 1 :]], weights)
+
+    def adjoint(dual: Array) -> Array:
+        xi = mttkrp(dual, factors, mode)
+        return xi if weights is None else xi * weights
+
+    return Block(tuple(factors[mode].shape), _model_shape(factors), forward, adjoint)
+
+
+def cp_weights_block(factors: Sequence[Array], scale: float = 1.0) -> Block:
+    """The weights of a CP model, times ``scale``: the core of a Tucker model, on its diagonal."""
+    xp = array_namespace(*factors)
+    smallest = min(range(len(factors)), key=lambda k: factors[k].shape[0])
+
+    def forward(weights: Array) -> Array:
+        return cp_product(factors, weights * scale)
+
+    def adjoint(dual: Array) -> Array:
+        return xp.sum(mttkrp(dual, factors, smallest) * factors[smallest], axis=0) * scale
+
+    return Block((factors[0].shape[1],), _model_shape(factors), forward, adjoint)
+
+
+def tucker_block(core: Array, factors: Sequence[Array], mode: int) -> Block:
+    """Factor ``mode`` of a Tucker model; the others are multiplied into the core once."""
+    others = [k for k in range(len(factors)) if k != mode]
+    rest = mode_products(core, [factors[k] for k in others], others) if others else core
+
+    def forward(factor: Array) -> Array:
+        return apply_to_mode(rest, factor, mode)
+
+    def adjoint(dual: Array) -> Array:
+        return contract_but(dual, rest, mode)
+
+    return Block(tuple(factors[mode].shape), _model_shape(factors), forward, adjoint)
+
+
+def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
+    """
+    The core of a Tucker model: Omega(U) = U x_1 A_1^T ... x_d A_d^T (Prop. 3).
+
+    ``order[j]`` is the mode of the core that belongs to ``factors[j]``.
+    """
+    xp = array_namespace(*factors)
+    modes = range(len(factors))
+    inverse = tuple(sorted(modes, key=lambda k: order[k]))
+
+    def forward(core: Array) -> Array:
+        return mode_products(xp.permute_dims(core, tuple(order)), factors, modes)
+
+    def adjoint(dual: Array) -> Array:
+        omega = mode_products(dual, [factor.mT for factor in factors], modes)
+        return xp.permute_dims(omega, inverse)
+
+    shape = tuple(factors[k].shape[1] for k in inverse)
+    return Block(shape, _model_shape(factors), forward, adjoint)
+
+
+@dataclass(frozen=True)
+class CPModel:
+    """All blocks of a CP model at once: the factors, then the weights if they are learned."""
+
+    modes: int
+    learns_weights: bool
+    scale: float = 1.0
+    """The weights of all components, or what the learned ones are multiplied by."""
+
+    def weights(self, blocks: Sequence[Array]) -> Array:
+        """The weight of each component, (r,)."""
+        if self.learns_weights:
+            return blocks[self.modes] * self.scale
+        return array_namespace(*blocks).ones_like(blocks[0][0, :]) * self.scale
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor."""
+        plain = not self.learns_weights and self.scale == 1.0
+        return cp_product(blocks[: self.modes], None if plain else self.weights(blocks))
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """Xi_k of every factor, and the adjoint of the weights."""
+        xp = array_namespace(dual)
+        factors, weights = blocks[: self.modes], self.weights(blocks)
+        xis = mttkrps(dual, factors)
+        adjoints = [xi * weights for xi in xis]
+        if self.learns_weights:
+            adjoints.append(xp.sum(xis[0] * factors[0], axis=0) * self.scale)
+        return adjoints
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a function of one block."""
+        factors = blocks[: self.modes]
+        if k == self.modes:
+            return cp_weights_block(factors, self.scale)
+        return cp_block(factors, k, self.weights(blocks))
+
+
+@dataclass(frozen=True)
+class TuckerModel:
+    """All blocks of a Tucker model at once: the factors, then the core."""
+
+    modes: int
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor."""
+        return mode_products(blocks[self.modes], blocks[: self.modes], range(self.modes))
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """Xi_k of every factor, and Omega."""
+        factors, core = blocks[: self.modes], blocks[self.modes]
+        xis = [tucker_block(core, factors, k).adjoint(dual) for k in range(self.modes)]
+        return [*xis, core_block(factors, range(self.modes)).adjoint(dual)]
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a function of one block."""
+        factors = blocks[: self.modes]
+        if k == self.modes:
+            return core_block(factors, range(self.modes))
+        return tucker_block(blocks[self.modes], factors, k)
+
+
+Model = CPModel | TuckerModel

@@ -1,0 +1,123 @@
+"""L-BFGS for any array type, with few host synchronisations."""
+
+import math
+
+from wtfarray._arrays.typing import Array
+from wtfarray._optimize.check import check_integer
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.line_search import Failure, line_search
+from wtfarray._optimize.monitor import Callback, Monitor
+from wtfarray._optimize.objective import Fun, Objective, Point
+from wtfarray._optimize.result import OptimizeResult
+
+__all__ = ["lbfgs"]
+
+_PATIENCE = 10
+
+
+def lbfgs(
+    fun: Fun,
+    x0: Array,
+    /,
+    *,
+    memory: int = 10,
+    max_iter: int = 500,
+    max_evaluations: int | None = None,
+    gtol: float = 1e-8,
+    ftol: float = 0.0,
+    stop: Callback | None = None,
+    safe_fun: Fun | None = None,
+    callback: Callback | None = None,
+) -> OptimizeResult:
+    """
+    Minimise a smooth function by L-BFGS.
+
+    Parameters
+    ----------
+    fun : callable
+        ``fun(x) -> (value, gradient)``; the value is a 0-d array or a float, the gradient has the
+        shape, dtype and device of `x0`. It may be NaN or infinite outside the domain, which the
+        search then stays out of.
+    x0 : array
+        The start, float32 or float64, of any shape. Not modified.
+    memory : int
+        The number of curvature pairs; ``2 * memory`` arrays of the size of `x0` are kept.
+    max_iter : int
+        The largest number of iterations.
+    max_evaluations : int, optional
+        The largest number of evaluations; one more may be spent if it is by `safe_fun`.
+    gtol : float
+        Converged when the largest absolute entry of the gradient is at most this.
+    ftol : float
+        Converged when over 10 iterations the value fell by no more than ``ftol * abs(value)``.
+        Not used if 0.
+    stop : callable, optional
+        ``stop(state) -> bool``, called at the start and after every iteration with an
+        `OptimizeState`; true means converged.
+    safe_fun : callable, optional
+        A slower, safer `fun`, tried where `fun` is not finite.
+    callback : callable, optional
+        ``callback(state)``, called after every iteration.
+
+    Returns
+    -------
+    OptimizeResult
+        The last iterate and how it was reached.
+
+    See Also
+    --------
+    gradient_descent : Keeps no history, for problems too large for one.
+
+    Notes
+    -----
+    One host synchronisation per evaluation and one per iteration. The run also counts as converged
+    when rounding leaves nothing to gain: no new lowest value and no new smallest gradient norm in
+    10 iterations, or no step found where the predicted decrease is lost in rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> target = np.asarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> def fun(x):
+    ...     return np.sum((x - target) ** 4), 4 * (x - target) ** 3
+    >>> result = lbfgs(fun, np.zeros((2, 2)))
+    >>> result.converged
+    True
+    >>> np.round(result.x, 1)
+    array([[1., 2.],
+           [3., 4.]])
+    """
+    memory = check_integer("memory", memory, least=1)
+    limit = math.inf
+    if max_evaluations is not None:
+        limit = check_integer("max_evaluations", max_evaluations, least=1)
+    objective = Objective(fun, safe_fun, x0, limit)
+    monitor = Monitor(
+        objective,
+        patience=_PATIENCE,
+        max_iter=max_iter,
+        gtol=gtol,
+        ftol=ftol,
+        stop=stop,
+        callback=callback,
+    )
+    point = objective.start()
+    pairs = CurvaturePairs(point, memory, objective.eps, objective.xp)
+    result = monitor.accept(point)
+    while result is None:
+        direction, slope = pairs.direction(point)
+        if not -math.inf < slope < 0:
+            pairs.clear()
+            direction, slope = pairs.direction(point)
+        ceiling = monitor.best_value + objective.noise(point)
+        found = line_search(objective, point, direction, slope, ceiling)
+        if isinstance(found, Point):
+            result = monitor.accept(found)
+            if result is None:
+                pairs.update(point, found)
+            point = found
+        elif found is not Failure.BUDGET and not pairs.empty:
+            pairs.clear()
+        else:
+            result = monitor.give_up(point, found, -slope)
+    return result

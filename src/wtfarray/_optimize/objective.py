@@ -1,0 +1,181 @@
+"""Evaluation of the user's function: checks, fallback, counting, one host transfer each."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace, is_torch_array
+
+from wtfarray._arrays import host
+from wtfarray._arrays.typing import Array
+from wtfarray._optimize.check import check_callable, check_start
+
+__all__ = ["Fun", "Objective", "Point"]
+
+# How many roundings a value is allowed to gather: a long, somewhat cancelling sum.
+_ROUNDINGS = 1e4
+
+Fun: TypeAlias = Callable[[Array], tuple[Any, Array]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """
+    An evaluated point; its arrays are flat and stay on the device, its numbers are on the host.
+
+    Attributes
+    ----------
+    x, gradient : array, shape (n,)
+        The point and the gradient there.
+    value : float
+        The objective.
+    norm : float
+        The largest absolute entry of the gradient.
+    square : float
+        The squared Euclidean norm of the gradient.
+    slope : float
+        The gradient times the direction given to the evaluation, 0 if there was none.
+    """
+
+    x: Array
+    gradient: Array
+    value: float
+    norm: float
+    square: float
+    slope: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether this point can be used; a squared norm that overflows cannot."""
+        return math.isfinite(self.value + self.norm + self.square + self.slope)
+
+
+class Objective:
+    """
+    The function to minimise, on flat arrays.
+
+    Parameters
+    ----------
+    fun, safe_fun : callable
+        As in `lbfgs`.
+    x0 : array
+        The start, of any shape.
+    max_evaluations : float
+        When to call the budget `exhausted`.
+    """
+
+    def __init__(
+        self, fun: Fun, safe_fun: Fun | None, x0: Array, max_evaluations: float = math.inf
+    ) -> None:
+        check_callable("fun", fun, optional=False)
+        check_callable("safe_fun", safe_fun)
+        self._x0 = x0 = check_start(x0)
+        self.xp = array_namespace(x0)
+        self.shape = tuple(x0.shape)
+        self.dtype = x0.dtype
+        self.eps = float(self.xp.finfo(x0.dtype).eps)
+        self.n_evaluations = 0
+        self._max_evaluations = max_evaluations
+        self._functions = [("fun", fun)]
+        if safe_fun is not None:
+            self._functions.append(("safe_fun", safe_fun))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no evaluation is left."""
+        return self.n_evaluations >= self._max_evaluations
+
+    def noise(self, point: Point) -> float:
+        """
+        Return a difference of values that rounding may cause, generously.
+
+        Hager and Zhang (2005) take ``1e-6 * abs(value)``, with float64 in mind. It only has to be
+        generous: below it the slopes decide instead of the values.
+        """
+        return math.sqrt(self.eps) * abs(point.value)
+
+    def start(self) -> Point:
+        """Evaluate at `x0`, which must be inside the domain."""
+        point = self.evaluate(self.xp.reshape(self._x0, (-1,)))
+        if not point.finite:
+            name = self._functions[-1][0]
+            msg = (
+                f"`{name}` must be finite at `x0`, got value {point.value} and gradient "
+                f"norm {point.norm}: start from a point inside the domain"
+            )
+            raise ValueError(msg)
+        return point
+
+    def evaluate(self, x: Array, direction: Array | None = None) -> Point:
+        """
+        Evaluate at a flat `x`, by `safe_fun` as well if `fun` is not finite there.
+
+        Parameters
+        ----------
+        x : array, shape (n,)
+            The point.
+        direction : array, shape (n,), optional
+            What to multiply the gradient with to give the slope.
+
+        Returns
+        -------
+        Point
+            To be asked whether it is `finite`.
+        """
+        for name, function in self._functions:
+            point = self._call(name, function, x, direction)
+            if point.finite:
+                break
+        return point
+
+    def lost_in_rounding(self, point: Point, decrease: float) -> bool:
+        """
+        Whether a predicted decrease is too small to be seen, at one host transfer.
+
+        The rounding of ``x`` alone changes the value by up to ``eps * sum(abs(gradient * x))``.
+        """
+        reach = host.to_host(self.xp.sum(self.xp.abs(point.gradient * point.x)))
+        return decrease <= _ROUNDINGS * self.eps * (abs(point.value) + float(reach))
+
+    def unflatten(self, x: Array) -> Array:
+        """Give a flat array the shape of `x0`."""
+        return self.xp.reshape(x, self.shape)
+
+    def _call(self, name: str, function: Fun, x: Array, direction: Array | None) -> Point:
+        xp = self.xp
+        self.n_evaluations += 1
+        value, gradient = function(self.unflatten(x))
+        self._check(name, value, gradient)
+        if is_torch_array(gradient):
+            gradient = gradient.detach()
+        # A copy, because `fun` may write the next gradient into the same memory.
+        gradient = xp.reshape(xp.asarray(gradient, copy=True), (-1,))
+        # Outside the domain these overflow, which is what `finite` looks for.
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = xp.vecdot(gradient, gradient)
+            slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
+            numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope])
+        if isinstance(value, (int, float, np.generic)):
+            norm, square, slope = host.to_host(numbers).tolist()
+        else:
+            # Cast the rest, not the value: it may be float64 for a float32 `x`.
+            numbers = xp.astype(numbers, value.dtype)
+            numbers = xp.concat([numbers, xp.reshape(value, (1,))])
+            norm, square, slope, value = host.to_host(numbers).tolist()
+        return Point(x, gradient, float(value), norm, square, slope)
+
+    def _check(self, name: str, value: Any, gradient: Any) -> None:
+        if not isinstance(value, (int, float)) and getattr(value, "shape", None) != ():
+            found = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
+            msg = f"`{name}` must return a float or a 0-d array as its value, got {found}"
+            raise ValueError(msg)
+        shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
+        if shape is None or tuple(shape) != self.shape:
+            found = type(gradient).__name__ if shape is None else f"shape {tuple(shape)}"
+            msg = f"`{name}` must return a gradient of the shape {self.shape} of `x0`, got {found}"
+            raise ValueError(msg)
+        if dtype != self.dtype:
+            msg = f"`{name}` must return a gradient of the dtype {self.dtype} of `x0`, got {dtype}"
+            raise ValueError(msg)

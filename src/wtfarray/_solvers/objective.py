@@ -1,0 +1,180 @@
+"""The whole problem of a factorisation: a model, its losses, its entropies and constraints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.typing import Array
+from wtfarray._losses.term import Term
+from wtfarray._models.entropy import Constraint, constrained_axes
+from wtfarray._models.models import Model
+from wtfarray._optimize.objective import Point
+from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
+
+STUCK, RAISED = 1e-3, 1e-2
+"""Entries below the first share of their group's mean may be stuck and are raised to the other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """
+    ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the blocks that are free.
+
+    Blocks are the factors in the order of the modes, then the core or the weights.
+    """
+
+    model: Model
+    terms: list[Term]
+    rho: tuple[float | Array, ...]
+    """A number a block, or an array that broadcasts against it."""
+    constraints: tuple[Constraint, ...]
+    free: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Of the data."""
+    references: tuple[Array | None, ...] | None = None
+    """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor, in the shape of the data."""
+        tensor = self.model.tensor(blocks)
+        return array_namespace(tensor).reshape(tensor, self.shape)
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """The adjoint of every block at a dual variable of the shape of the data."""
+        rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
+        return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
+
+    def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
+        """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
+        xp = array_namespace(*blocks)
+        rho, block = self.rho[k], blocks[k]
+        least = float(xp.finfo(block.dtype).smallest_normal)
+        logs = xp.log(xp.maximum(block, least))
+        if self.references is not None and self.references[k] is not None:
+            logs = logs - xp.log(self.references[k])
+        return xp.sum(block * (rho * (logs - 1.0))), rho * logs
+
+    def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
+        """``rho_k H(A_k|B_k)``."""
+        return float(self.entropy(blocks, k)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The objective at one point of the spheres."""
+
+    point: Point
+    error: float
+    """Of the value, by estimate."""
+    gap: float
+    converged: bool
+    """Whether the inner problems were solved as asked for."""
+
+
+class JointObjective:
+    """The objective as a function of one vector: the free blocks on their spheres."""
+
+    def __init__(self, problem: Problem, blocks: Sequence[Array], max_inner: int = 60) -> None:
+        self.problem = problem
+        self.max_inner = max_inner
+        self.evaluations = 0
+        self._blocks = list(blocks)
+        self._shapes = [tuple(blocks[k].shape) for k in problem.free]
+        fixed = [k for k in range(len(blocks)) if k not in problem.free]
+        self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
+        """Of the blocks that are not free, a part of every value."""
+
+    def pack(self, blocks: Sequence[Array]) -> Array:
+        """The vector that stands for some blocks."""
+        xp = array_namespace(*blocks)
+        parts = [xp.reshape(to_sphere(blocks[k]), (-1,)) for k in self.problem.free]
+        return xp.concat(parts)
+
+    def blocks(self, x: Array) -> list[Array]:
+        """The blocks that a vector stands for, those that are fixed among them."""
+        blocks = list(self._blocks)
+        for k, p in zip(self.problem.free, self._split(x), strict=True):
+            blocks[k] = from_sphere(p, self.problem.constraints[k])
+        return blocks
+
+    def _split(self, x: Array) -> list[Array]:
+        xp = array_namespace(x)
+        parts, start = [], 0
+        for shape in self._shapes:
+            size = math.prod(shape)
+            parts.append(xp.reshape(x[start : start + size], shape))
+            start += size
+        return parts
+
+    def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
+        """The value, its error estimated below ``tolerance`` if possible, and the gradient."""
+        xp = array_namespace(x)
+        problem = self.problem
+        self.evaluations += 1
+        blocks = self.blocks(x)
+        model = problem.tensor(blocks)
+        share = tolerance / len(problem.terms)
+        values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
+        dual = values[0].gradient
+        for other in values[1:]:
+            dual = dual + other.gradient
+        adjoints = problem.adjoints(dual, blocks)
+        parts, entropies = [], []
+        for k, p in zip(problem.free, self._split(x), strict=True):
+            entropy, slopes = problem.entropy(blocks, k)
+            # The envelope theorem: at the inner solution u is the gradient in the model tensor.
+            gradient = adjoints[k] + slopes
+            pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
+            parts.append(xp.reshape(pulled, (-1,)))
+            entropies.append(entropy)
+        gradient = xp.concat(parts)
+        square = xp.vecdot(gradient, gradient)
+        slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
+        total = xp.sum(xp.stack(entropies))
+        numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
+        norm, square, slope, total = to_host(numbers).tolist()
+        error = sum(v.error for v in values)
+        value = sum(v.value for v in values) + error + total + self.fixed_entropy
+        return Evaluation(
+            Point(x, gradient, value, norm, square, slope),
+            error,
+            sum(v.gap for v in values),
+            all(v.converged for v in values),
+        )
+
+    def raised(self, point: Point) -> tuple[Array, float]:
+        """
+        The point with entries raised that are stuck next to 0, and what that may gain.
+
+        The gradient in p vanishes with p: an entry that has come too close to 0 can hardly leave it
+        although the objective falls that way. It goes to where its own entropy balances the slope
+        of the rest, but not far from 0.
+        """
+        xp = array_namespace(point.x)
+        parts, gain = [], 0.0
+        vectors = (self._split(vector) for vector in (point.x, point.gradient))
+        for k, p, pulled in zip(self.problem.free, *vectors, strict=True):
+            block, slope = push_forward(p, pulled, self.problem.constraints[k])
+            axes = constrained_axes(self.problem.constraints[k], p.ndim)
+            mean = xp.mean(block, axis=axes, keepdims=True)
+            exponent = xp.clip(slope * (-1.0 / self.problem.rho[k]), 0.0, 40.0)
+            goal = xp.minimum(block * xp.exp(exponent), RAISED * mean)
+            goal = xp.where((block < STUCK * mean) & (goal > block), goal, block)
+            gain += float(xp.sum((block - goal) * slope))
+            factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
+            parts.append(xp.reshape(p * factor, (-1,)))
+        return xp.concat(parts), gain
+
+    def duals(self) -> list[Array]:
+        """Where the inner problems stand."""
+        return [term.dual for term in self.problem.terms]
+
+    def restore(self, duals: Sequence[Array]) -> None:
+        """Return the inner problems to where they stood."""
+        for term, dual in zip(self.problem.terms, duals, strict=True):
+            term.dual = dual

@@ -1,0 +1,202 @@
+"""Ground costs: what it takes to move one unit of mass from one bin to another."""
+
+import math
+from typing import Literal
+
+import numpy as np
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.typing import Array, Device, Namespace
+from wtfarray._arrays.validation import (
+    as_floating,
+    common_namespace,
+    follow,
+    one_of,
+    positive_integer,
+    positive_number,
+    refuse_where,
+)
+
+Scale = Literal["mean", "max", "median"] | None
+SCALES = ("mean", "max", "median", None)
+
+
+def grid_cost(
+    *shape: int,
+    p: float = 2,
+    scale: Scale = "mean",
+    spacing: float | tuple[float, ...] = 1.0,
+    xp: Namespace | None = None,
+    device: Device | None = None,
+) -> tuple[Array, ...]:
+    """
+    Cost between the points of a regular grid, one matrix an axis.
+
+    The cost of moving from point ``i`` to point ``j`` is the sum over the axes of
+    ``|spacing_k (i_k - j_k)|**p``; being a sum, its Gibbs kernel is applied axis by axis, and the
+    full cost is never formed.
+
+    Parameters
+    ----------
+    *shape : int
+        Points along each axis.
+    p : float
+        The power; 2 gives squared distances.
+    scale : {"mean", "max", "median", None}
+        Which statistic of the whole product cost becomes 1. With "mean", ``eps`` has the same
+        meaning on every grid.
+    spacing : float or tuple of float
+        Distance between neighbours, one for all axes or one each.
+    xp, device
+        Namespace and device of the result; NumPy when absent. NumPy costs follow the data.
+
+    Returns
+    -------
+    tuple of arrays (n_k, n_k), float64
+        One cost an axis.
+
+    Examples
+    --------
+    >>> import wtfarray as wtf
+    >>> rows, columns = wtf.grid_cost(3, 2, scale=None)
+    >>> rows
+    array([[0., 1., 4.],
+           [1., 0., 1.],
+           [4., 1., 0.]])
+    """
+    if not shape:
+        msg = "shape is empty: expected the number of points along each axis"
+        raise TypeError(msg)
+    shape = tuple(positive_integer(f"shape[{k}]", n) for k, n in enumerate(shape))
+    one_of("scale", scale, SCALES)
+    power = positive_number("p", p)
+    steps = spacing if isinstance(spacing, tuple) else (spacing,) * len(shape)
+    if len(steps) != len(shape):
+        msg = f"spacing has {len(steps)} entries: expected one number, or {len(shape)} of them"
+        raise ValueError(msg)
+    axes = [
+        (positive_number("spacing", step) * np.arange(n)) ** power
+        for n, step in zip(shape, steps, strict=True)
+    ]
+    distance = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) for n in shape]
+    factor = _scale_of_grid(axes, scale)
+    costs = [axis[d] / factor for axis, d in zip(axes, distance, strict=True)]
+    return tuple(costs) if xp is None else tuple(xp.asarray(c, device=device) for c in costs)
+
+
+def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
+    """The statistic of the product cost, from the cost of every distance along each axis."""
+    if scale is None:
+        return 1.0
+    counts = [_pairs_at_distance(axis.size) for axis in axes]
+    if scale == "mean":
+        statistic = sum(float(a @ c) / float(c.sum()) for a, c in zip(axes, counts, strict=True))
+    elif scale == "max":
+        statistic = sum(float(a[-1]) for a in axes)
+    else:
+        total, weight = np.zeros(1), np.ones(1)
+        for a, c in zip(axes, counts, strict=True):
+            total = np.add.outer(total, a).ravel()
+            weight = np.multiply.outer(weight, c).ravel()
+        order = np.argsort(total)
+        total, weight = total[order], np.cumsum(weight[order])
+        lower = np.searchsorted(weight, weight[-1] / 2)
+        upper = np.searchsorted(weight, weight[-1] / 2, side="right")
+        statistic = float(total[lower] + total[upper]) / 2
+    return _positive_scale(statistic, scale)
+
+
+def _pairs_at_distance(n: int) -> np.ndarray:
+    """How many of the n^2 pairs of an axis lie 0, 1, ..., n - 1 steps apart."""
+    pairs = 2.0 * (n - np.arange(n))
+    pairs[0] = n
+    return pairs
+
+
+def _positive_scale(statistic: float, scale: Scale) -> float:
+    # A single point has no distance to scale by; a median of 0 would blow the others up.
+    if statistic == 0 and scale == "median":
+        msg = "scale is 'median' and the median cost is 0: expected 'mean', 'max' or None here"
+        raise ValueError(msg)
+    return statistic or 1.0
+
+
+def point_cost(points: Array, /, *, p: float = 2, scale: Scale = "mean") -> Array:
+    """
+    Cost between points: their Euclidean distance to the power ``p``.
+
+    Parameters
+    ----------
+    points : array (n, d) or (n,)
+        The positions of the bins.
+    p : float
+        The power; 2 gives squared distances.
+    scale : {"mean", "max", "median", None}
+        Which statistic of the cost becomes 1.
+
+    Returns
+    -------
+    array (n, n)
+        The cost, of the points' library, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> wtf.point_cost(np.array([0.0, 1.0, 3.0]), scale="max")
+    array([[0.        , 0.11111111, 1.        ],
+           [0.11111111, 0.        , 0.44444444],
+           [1.        , 0.44444444, 0.        ]])
+    """
+    xp = common_namespace(points=points)
+    points = as_floating("points", points, xp)
+    if points.ndim not in (1, 2) or math.prod(points.shape) == 0:
+        msg = f"points has shape {tuple(points.shape)}: expected (n,) or (n, d), not empty"
+        raise ValueError(msg)
+    refuse_where(~xp.isfinite(points), "points", points, "finite values")
+    one_of("scale", scale, SCALES)
+    power = positive_number("p", p)
+    points = xp.reshape(points, (points.shape[0], -1))
+    squares = xp.zeros(
+        (points.shape[0], points.shape[0]), dtype=points.dtype, device=device_of(points)
+    )
+    for k in range(points.shape[1]):
+        squares = squares + (points[:, None, k] - points[None, :, k]) ** 2.0
+    cost = squares ** (power / 2)
+    return cost / _scale_of_points(cost, scale, xp)
+
+
+def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
+    if scale is None:
+        return 1.0
+    if scale == "mean":
+        statistic = float(xp.mean(cost))
+    elif scale == "max":
+        statistic = float(xp.max(cost))
+    else:
+        ordered = xp.sort(xp.reshape(cost, (-1,)))
+        count = ordered.shape[0]
+        statistic = float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return _positive_scale(statistic, scale)
+
+
+def check_cost(name: str, cost: Array) -> Array:
+    """Return a square matrix of non-negative numbers, or inf for no transport; refuse others."""
+    xp = common_namespace(**{name: cost})
+    if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.shape[0] == 0:
+        msg = f"{name} has shape {tuple(cost.shape)}: expected a square matrix"
+        raise ValueError(msg)
+    cost = as_floating(name, cost, xp)
+    refuse_where(xp.isnan(cost), name, cost, "numbers, or inf for no transport")
+    refuse_where(cost < 0, name, cost, "non-negative numbers, or inf for no transport")
+    stuck = xp.all(xp.isinf(cost), axis=1)
+    if bool(xp.any(stuck)):
+        row = int(xp.argmax(xp.astype(stuck, xp.int64)))
+        msg = f"{name} is inf along the whole of row {row}: expected a finite entry in every row"
+        raise ValueError(msg)
+    return cost
+
+
+def place_cost(name: str, cost: Array, xp: Namespace, like: Array) -> Array:
+    """Return a cost in the namespace, dtype and device of the data."""
+    return follow(name, cost, xp, like.dtype, device_of(like))

@@ -1,0 +1,293 @@
+"""Gibbs kernels K = exp(-C / eps): plain and log-domain application, axis by axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import filled_up
+from wtfarray._arrays.typing import Array, Namespace
+from wtfarray._models.tensor import apply_to_mode
+
+State = TypeVar("State")
+SMALL = 256
+"""Matrices of no more rows are kept in both orders of memory."""
+FEW = 2**16
+"""Samples with no more pairs of bins, in all, are summed in logarithms over all pairs."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GibbsKernel:
+    """
+    The kernel of a cost that is a sum over axes; one axis is the dense kernel.
+
+    It acts on stacks (N, m_1, ..., m_t) of N samples; ``costs[k]`` is (m_k, m_k) and belongs to
+    axis k + 1. One application costs ``N m (m_1 + ... + m_t)`` products, m the size of a sample,
+    against ``N m^2`` for the full cost.
+    """
+
+    costs: tuple[Array, ...]
+    eps: float
+    matrices: tuple[Array, ...]
+    is_open: bool
+    """Whether every cost is finite: everything can go everywhere."""
+
+    @classmethod
+    def of(cls, costs: tuple[Array, ...], eps: float) -> GibbsKernel:
+        """Build the kernel's matrices once."""
+        xp = array_namespace(*costs)
+        matrices = tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs)
+        return cls(costs, eps, matrices, all_open(costs))
+
+    def apply(self, stack: Array) -> Array:
+        """``K F`` for every sample F, by plain products."""
+        return _apply(stack, self._forth)
+
+    def apply_adjoint(self, stack: Array) -> Array:
+        """``K^T F`` for every sample F, by plain products."""
+        return _apply(stack, self._back)
+
+    def log_apply(self, logs: Array) -> Array:
+        """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
+        return self._log_product(logs, self._forth, self.costs)
+
+    def log_apply_adjoint(self, logs: Array) -> Array:
+        """``log(K^T exp(logs))``, right to rounding."""
+        return self._log_product(logs, self._back, tuple(c.mT for c in self.costs))
+
+    def __post_init__(self) -> None:
+        """Lay the matrices out now: what is first made under ``jax.jit`` must not outlive it."""
+        self._forth  # noqa: B018
+
+    @cached_property
+    def _forth(self) -> tuple[Array, ...]:
+        """
+        The matrices of K as products want them.
+
+        The last axis is multiplied from the right by the transpose. That lies row by row in memory,
+        where BLAS is one and a half times as fast at small ones; large ones are not copied for it.
+        """
+        *others, last = self.matrices
+        if last.shape[0] > SMALL:
+            return self.matrices
+        xp = array_namespace(last)
+        rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
+        return (*others, rows.mT)
+
+    @property
+    def _back(self) -> tuple[Array, ...]:
+        """The same of K^T."""
+        return tuple(matrix.mT for matrix in self.matrices)
+
+    def _log_product(
+        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
+    ) -> Array:
+        bins = math.prod(logs.shape[1:])
+        if logs.shape[0] * bins * bins <= FEW:
+            return _log_apply_dense(logs, dense(costs) * (-1.0 / self.eps))
+        return _log_apply(logs, matrices, costs, self.eps)
+
+    def longest_way(self) -> float:
+        """What potentials vary by at most: see `longest_way`."""
+        return self._longest_way
+
+    @cached_property
+    def _longest_way(self) -> float:
+        return longest_way(self.costs)
+
+    def spacing(self) -> float:
+        """The largest cost from a bin to the nearest other one along its axis."""
+        spacings = [0.0]
+        for cost in map(to_host, self.costs):
+            others = np.where(np.isfinite(cost) & ~np.eye(len(cost), dtype=bool), cost, math.inf)
+            nearest = others.min(axis=1)
+            spacings.append(float(nearest[np.isfinite(nearest)].max(initial=0.0)))
+        return max(spacings)
+
+    def reaches(self, targets: Array) -> Array:
+        """From where some of the ``targets`` can be reached; bool, broadcasts against them."""
+        return _any_along(targets, self.costs, is_open=self.is_open)
+
+    def reached(self, sources: Array) -> Array:
+        """What can be reached from some of the ``sources``; bool, broadcasts against them."""
+        costs = tuple(cost.mT for cost in self.costs)
+        return _any_along(sources, costs, is_open=self.is_open)
+
+    def product_cost(self, sources: Array, targets: Array) -> Array:
+        """``<C, a b^T>`` a sample, (N,), of finite costs."""
+        xp = array_namespace(sources)
+        total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
+        for axis, cost in enumerate(self.costs, start=1):
+            others = tuple(k for k in range(1, sources.ndim) if k != axis)
+            a, b = (xp.sum(s, axis=others) if others else s for s in (sources, targets))
+            total = total + xp.sum(a * xp.matmul(b, cost.mT), axis=1)
+        return total
+
+    @staticmethod
+    def repeat(
+        goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+    ) -> State:
+        """Step while ``goes_on``."""
+        while bool(goes_on(state)):
+            state = step(state)
+        return state
+
+
+def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
+    """Multiply every axis by its matrix; the last first, whose product needs no batch."""
+    for axis in range(len(matrices), 0, -1):
+        stack = apply_to_mode(stack, matrices[axis - 1], axis)
+    return stack
+
+
+def all_open(costs: Sequence[Array]) -> bool:
+    """Whether every cost is finite."""
+    xp = array_namespace(*costs)
+    return all(bool(xp.all(xp.isfinite(cost))) for cost in costs)
+
+
+def longest_way(costs: Sequence[Array]) -> float:
+    """The largest cost, summed over the axes; if ways are forbidden, of a step for every bin."""
+    xp = array_namespace(*costs)
+    is_open, total = all_open(costs), 0.0
+    for cost in costs:
+        largest = float(xp.max(xp.where(xp.isfinite(cost), cost, 0.0)))
+        total += largest if is_open else largest * float(cost.shape[0])
+    return total
+
+
+def _any_along(some: Array, costs: tuple[Array, ...], *, is_open: bool) -> Array:
+    """Whether ways of finite cost lead to any of ``some``; where all do, in the whole sample."""
+    xp = array_namespace(some)
+    if is_open:
+        return xp.any(some, axis=tuple(range(1, some.ndim)), keepdims=True)
+    count = xp.astype(some, costs[0].dtype)
+    for axis, cost in enumerate(costs, start=1):
+        count = apply_to_mode(count, xp.astype(xp.isfinite(cost), cost.dtype), axis)
+    return count > 0
+
+
+def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
+    """Below this a sum of ``terms`` products may have lost digits to underflow."""
+    info = xp.finfo(dtype)
+    return float(info.smallest_normal) / float(info.eps) * terms
+
+
+def _from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
+    """Mantissa and scale of ``exp(logs)``: one scale a fibre, the fibre's maximum becomes 1."""
+    xp = array_namespace(logs)
+    top = xp.max(logs, axis=axis, keepdims=True)
+    return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
+
+
+def _to_logs(mantissa: Array, scale: Array) -> Array:
+    """``log(mantissa exp(scale))``."""
+    xp = array_namespace(mantissa)
+    positive = mantissa > 0
+    return xp.where(positive, xp.log(xp.where(positive, mantissa, 1.0)) + scale, -math.inf)
+
+
+def _log_apply(
+    logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
+) -> Array:
+    """
+    One axis after the other, by plain products of mantissas that carry a scale.
+
+    Between the axes a division brings every fibre to a maximum of 1. What underflows even so is
+    summed in logarithms, entry by entry.
+    """
+    xp = array_namespace(logs)
+    exact: Array | None = logs
+    mantissa, scale = _from_logs(logs, 1)
+    for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+        fibres, top = _one_scale_a_fibre(mantissa, scale, axis, xp)
+        product = apply_to_mode(fibres, matrix, axis)
+        fine = product >= smallest_sum(product.dtype, product.shape[axis], xp)
+        lost = ~fine & (top > -math.inf)
+        if bool(xp.any(lost)):
+            before = _to_logs(mantissa, scale) if exact is None else exact
+            exact = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
+            exact = _recompute(exact, lost, before, cost * (-1.0 / eps), axis, xp)
+            mantissa, scale = _from_logs(exact, min(axis + 1, len(matrices)))
+        else:
+            exact, mantissa, scale = None, product, top
+    return _to_logs(mantissa, scale) if exact is None else exact
+
+
+def _log_apply_dense(logs: Array, exponents: Array) -> Array:
+    """The same by log-sum-exps over whole samples: where these are small, one is soonest done."""
+    xp = array_namespace(logs)
+    flat = xp.reshape(logs, (logs.shape[0], -1))
+    return xp.reshape(logsumexp(flat[:, None, :] + exponents[None, :, :], 2, xp), logs.shape)
+
+
+def dense(costs: Sequence[Array]) -> Array:
+    """The cost of every pair of bins, (m, m), of a cost that is a sum over axes."""
+    xp = array_namespace(*costs)
+    total = costs[0]
+    for cost in costs[1:]:
+        size = total.shape[0] * cost.shape[0]
+        total = xp.reshape(total[:, None, :, None] + cost[None, :, None, :], (size, size))
+    return total
+
+
+def _one_scale_a_fibre(
+    mantissa: Array, scale: Array, axis: int, xp: Namespace
+) -> tuple[Array, Array]:
+    """Move the scale's variation along one axis into the mantissa; fibres get a maximum of 1."""
+    top = xp.max(scale, axis=axis, keepdims=True)
+    scaled = mantissa
+    if scale.shape[axis] > 1:
+        scaled = mantissa * xp.exp(scale - xp.where(top > -math.inf, top, 0.0))
+    largest = xp.max(scaled, axis=axis, keepdims=True)
+    # What is brought to a maximum of 1 must not have been rounded next to the smallest number.
+    weak = largest < float(xp.finfo(mantissa.dtype).eps)
+    if bool(xp.any(weak & (xp.max(mantissa, axis=axis, keepdims=True) > 0))):
+        # The fibre's own maximum is far below that of the scales: only logarithms can tell it.
+        return _from_logs(_to_logs(mantissa, scale), axis)
+    some = largest > 0
+    largest = xp.where(some, largest, 1.0)
+    return scaled / largest, xp.where(some, xp.log(largest) + top, -math.inf)
+
+
+def _recompute(
+    result: Array, lost: Array, logs: Array, exponents: Array, axis: int, xp: Namespace
+) -> Array:
+    """Replace the ``lost`` entries of ``result`` by exact log-sum-exps over their fibres."""
+    n = logs.shape[axis]
+    fibres = xp.reshape(xp.moveaxis(logs, axis, -1), (-1, n))
+    flat = xp.reshape(xp.moveaxis(result, axis, -1), (-1,))
+    mask = xp.reshape(xp.moveaxis(lost, axis, -1), (-1,))
+    (entries,) = xp.nonzero(mask)
+    count = entries.shape[0]
+    padding = filled_up(count) - count
+    entries = xp.concat([entries, xp.repeat(entries[:1], padding)])
+    pieces = [flat]
+    chunk = max(1, flat.shape[0] // n)  # so that no temporary is larger than the stack itself
+    for start in range(0, count, chunk):
+        some = entries[start : min(start + chunk, count + padding)]
+        terms = xp.take(fibres, some // n, axis=0) + xp.take(exponents, some % n, axis=0)
+        pieces.append(logsumexp(terms, 1, xp))
+    # No assignment in the standard that every library has: pick from old and new by index.
+    rank_among_lost = xp.cumulative_sum(xp.astype(mask, entries.dtype))
+    unchanged = xp.cumulative_sum(xp.ones_like(rank_among_lost)) - 1
+    source = xp.where(mask, rank_among_lost + (flat.shape[0] - 1), unchanged)
+    flat = xp.take(xp.concat(pieces), source)
+    moved = tuple(s for k, s in enumerate(result.shape) if k != axis)
+    return xp.moveaxis(xp.reshape(flat, (*moved, n)), -1, axis)
+
+
+def logsumexp(logs: Array, axis: int | tuple[int, ...], xp: Namespace) -> Array:
+    """``log(sum(exp(logs)))`` along ``axis``; -inf where every entry is."""
+    top = xp.max(logs, axis=axis, keepdims=True)
+    shift = xp.where(top > -math.inf, top, 0.0)
+    total = xp.sum(xp.exp(logs - shift), axis=axis, keepdims=True)
+    result = xp.where(total > 0, xp.log(xp.where(total > 0, total, 1.0)) + shift, -math.inf)
+    return xp.squeeze(result, axis=axis)

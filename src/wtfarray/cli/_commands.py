@@ -1,0 +1,354 @@
+"""The commands ``fit``, ``project``, ``info`` and ``demo``."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from click.core import ParameterSource
+from rich.console import Console
+
+import wtfarray as wtf
+from wtfarray._arrays.host import to_host
+from wtfarray.cli import _data
+from wtfarray.cli._report import Watch, summary, table
+
+CONVERGED, BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 0, 2, 3, 130
+EXIT_CODES = """
+Exit codes: 0 converged or done; 2 bad input or a missing package, nothing was computed; 3 not
+converged, the result was written; 130 interrupted, the factors found so far were written.
+"""
+EXPECTED = (OSError, ValueError, TypeError, ImportError, MemoryError, RuntimeError)
+"""Errors that are told in one line."""
+
+
+class OneLine(click.Group):
+    """A group whose errors are one line on stderr, and whose commands return their exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run and exit."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(*args, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            code = BAD_INPUT
+        except click.UsageError as error:
+            where = "wtfarray" if error.ctx is None else error.ctx.command_path
+            code = _complain(f"{error.format_message()} See {where} --help.")
+        except click.ClickException as error:
+            code = _complain(error.format_message())
+        except click.Abort:
+            _complain("interrupted, nothing was written")
+            code = INTERRUPTED
+        except EXPECTED as error:
+            code = _complain(str(error) or type(error).__name__)
+        sys.exit(code)
+
+
+def _complain(message: str) -> int:
+    click.echo(f"wtfarray: {' '.join(message.split())}", err=True)
+    return BAD_INPUT
+
+
+def _sizes(separator: str) -> Any:
+    """Read positive integers with a sign between them."""
+
+    def read(ctx: Any, param: Any, value: str | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        parts = value.split(separator)
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            msg = f"{value!r} is not a positive integer, nor several with {separator!r} between."
+            raise click.BadParameter(msg, ctx, param)
+        return tuple(int(part) for part in parts)
+
+    return read
+
+
+def _numbers(ctx: Any, param: Any, value: str) -> float | tuple[float, ...]:
+    """Read a number, or several with commas between them."""
+    try:
+        numbers = tuple(float(part) for part in value.split(","))
+    except ValueError:
+        msg = f"{value!r} is not a number, nor several with ',' between."
+        raise click.BadParameter(msg, ctx, param) from None
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _data_options(command: Any) -> Any:
+    """Add the options that say what is read, and what does the work."""
+    path = click.Path(path_type=Path, exists=True)
+    for option in (
+        click.option("--quiet", "-q", is_flag=True, help="No progress, no table."),
+        click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64"),
+        click.option("--device", metavar="NAME", help="Of the backend, such as cuda."),
+        click.option("--backend", type=click.Choice(_data.BACKENDS), default="numpy"),
+        click.option("--normalise", is_flag=True, help="Divide every sample by its sum."),
+        click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file."),
+        click.argument("data", type=path),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    cls=OneLine,
+    no_args_is_help=True,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.version_option(wtf.__version__, prog_name="wtfarray")
+def command() -> None:
+    """Factorise non-negative matrices and tensors with a smoothed Wasserstein loss."""
+
+
+@command.command(epilog=EXIT_CODES)
+@_data_options
+@click.option("--rank", required=True, callback=_sizes(","), help="5, or for tucker 3,4,4.")
+@click.option("--model", type=click.Choice(["cp", "nmf", "tucker"]), default="cp")
+@click.option(
+    "--loss", type=click.Choice(["wasserstein", "frobenius", "kl"]), default="wasserstein"
+)
+@click.option(
+    "--grid",
+    callback=_sizes("x"),
+    metavar="AxB",
+    help="The grid of the last modes; rows of a table become images. All modes but the first when "
+    "absent.",
+)
+@click.option(
+    "--cost",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A square matrix of costs between all features, instead of a grid.",
+)
+@click.option("--eps", type=float, default=1e-2, help="The smoothing.")
+@click.option("--lam", type=float, default=10.0, help="How strictly mass is kept; inf: balanced.")
+@click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
+@click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
+@click.option("--tol", type=float, default=1e-6, help="Least relative decrease of the objective.")
+@click.option("--max-iter", type=click.IntRange(min=1), default=300)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the start.")
+@click.option(
+    "--init",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A saved fit to start from.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to keep the state; if the file exists, the fit goes on from there.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("fit.npz"),
+    help="Where the fit goes.",
+)
+@click.option(
+    "--plot",
+    "figure",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where a picture of the atoms goes, such as atoms.png.",
+)
+def fit(
+    data: Path,
+    rank: tuple[int, ...],
+    model: str,
+    loss: str,
+    grid: tuple[int, ...] | None,
+    cost: Path | None,
+    eps: float,
+    lam: float,
+    out: Path,
+    figure: Path | None,
+    key: str | None,
+    backend: str,
+    device: str | None,
+    dtype: str,
+    init: Path | None,
+    seed: int,
+    max_iter: int,
+    *,
+    normalise: bool,
+    quiet: bool,
+    **options: Any,
+) -> int:
+    """Fit DATA: a file .npy, .npz, .csv or .mat, or a folder of images; samples come first."""
+    _data.check_output("--out", out, [".npz"])
+    _data.check_output("--checkpoint", options["checkpoint"], [".npz"])
+    if figure is not None:
+        _data.check_output("--plot", figure, _figure_suffixes())
+    X = _data.on_grid(_data.read_array(data, key, grid), grid)
+    X = _data.normalised(X) if normalise else X
+    chosen = _loss(loss, X.shape, grid, cost, eps, lam)
+    placed = _data.placed(X, backend, device, dtype)
+    options |= {"rng": seed, "max_iter": max_iter, "init": init and _data.read_fit(init)}
+    solve: Any = {"cp": wtf.cp, "nmf": wtf.nmf, "tucker": wtf.tucker}[model]
+    size: object = rank if model == "tucker" or len(rank) > 1 else rank[0]
+    screen = Console(stderr=True)
+    with (
+        Watch(
+            screen, f"{model}, rank {','.join(map(str, rank))}", max_iter, visible=not quiet
+        ) as w,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # the table says it
+        result: wtf.Factorisation = solve(placed, size, chosen, callback=w.step, **options)
+    # After a Ctrl-C that came in the last step there is nothing to go on with.
+    interrupted = w.interrupted and not result.converged
+    if interrupted:
+        why = result.message.replace("stopped by the callback", "interrupted: the best so far")
+        result = replace(result, message=why)
+    result.save(out)
+    if figure is not None:
+        _draw(result, figure)
+    if not quiet:
+        Console().print(summary(result, *(path for path in (out, figure) if path is not None)))
+    if interrupted:
+        advice = _how_to_go_on(options["checkpoint"], options["solver"], out)
+        click.echo(f"wtfarray: interrupted; {advice}", err=True)
+        return INTERRUPTED
+    return CONVERGED if result.converged else NOT_CONVERGED
+
+
+def _loss(
+    name: str,
+    shape: tuple[int, ...],
+    grid: tuple[int, ...] | None,
+    cost: Path | None,
+    eps: float,
+    lam: float,
+) -> wtf.Loss:
+    if name != "wasserstein":
+        context = click.get_current_context()
+        for option in ("cost", "eps", "lam"):
+            if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+                msg = f"--{option} was given with --loss {name}: expected --loss wasserstein"
+                raise ValueError(msg)
+        return wtf.Frobenius() if name == "frobenius" else wtf.KullbackLeibler()
+    if len(shape) < 2 and grid is None:
+        msg = f"the data have shape {shape}: expected samples and at least one more mode"
+        raise ValueError(msg)
+    if cost is None:
+        return wtf.Wasserstein(wtf.grid_cost(*(grid or shape[1:])), eps, lam)
+    matrix = _data.read_array(cost, None, None)
+    return wtf.Wasserstein(matrix, eps, lam, modes=(tuple(range(1, len(shape))),))
+
+
+def _how_to_go_on(checkpoint: Path | None, solver: str, out: Path) -> str:
+    if checkpoint is not None and checkpoint.exists():
+        return "the same command goes on from the checkpoint"
+    advice = f"to go on from these factors, add --init {out}"
+    return advice if solver == "dual" else f"{advice}; to lose nothing next time, --checkpoint"
+
+
+def _figure_suffixes() -> list[str]:
+    try:
+        import matplotlib as mpl
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        msg = "pictures need Matplotlib: pip install 'wtfarray[plot]'"
+        raise ImportError(msg) from None
+    mpl.use("Agg")  # no window is opened
+    return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
+
+
+def _draw(result: wtf.Factorisation, path: Path) -> None:
+    """The atoms; one panel a mode where they have more than two."""
+    from matplotlib import pyplot as plt
+
+    from wtfarray import plot
+
+    if len(result.shape) in (2, 3):
+        figure: Any = plot.atoms(result).figure
+    else:
+        modes = range(len(result.factors))
+        figure, axes = plt.subplots(
+            len(modes), 1, figsize=(6, 2.2 * len(modes)), layout="constrained", squeeze=False
+        )
+        for k in modes:
+            plot.atoms(result, mode=k, ax=axes[k, 0])
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+@command.command(epilog=EXIT_CODES)
+@click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
+@_data_options
+@click.option("--tol", type=float, default=1e-9, help="Least relative decrease of the objective.")
+@click.option("--max-iter", type=click.IntRange(min=1), default=1000)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("coefficients.npy"),
+    help="Where the coefficients go, .npy or .csv.",
+)
+def project(
+    fitted: Path,
+    data: Path,
+    key: str | None,
+    backend: str,
+    device: str | None,
+    dtype: str,
+    out: Path,
+    *,
+    normalise: bool,
+    quiet: bool,
+    **options: Any,
+) -> int:
+    """Coefficients of the samples of DATA on the atoms of FIT, which `wtfarray fit` wrote."""
+    _data.check_output("--out", out, [".npy", ".csv"])
+    saved = _data.read_fit(fitted)
+    grid = saved.shape[1:]
+    X = _data.read_array(data, key, grid)
+    if X.shape[1:] != grid and X.ndim == 2 and X.shape[1] == math.prod(grid):
+        X = X.reshape(-1, *grid)
+    X = _data.normalised(X) if normalise else X
+    screen = Console(stderr=True, quiet=quiet)
+    with warnings.catch_warnings(record=True) as caught, screen.status("projecting"):
+        warnings.simplefilter("always")
+        coefficients = to_host(saved.project(_data.placed(X, backend, device, dtype), **options))
+    if out.suffix.lower() == ".csv":
+        np.savetxt(out, coefficients, delimiter=",")
+    else:
+        np.save(out, coefficients)
+    if not quiet:
+        rows = [("samples", str(coefficients.shape[0])), ("atoms", str(coefficients.shape[1]))]
+        Console().print(table([*rows, ("written", str(out))]))
+    for warning in caught:
+        click.echo(f"wtfarray: {warning.message}", err=True)
+    if any("interrupted" in str(warning.message) for warning in caught):
+        return INTERRUPTED
+    return NOT_CONVERGED if caught else CONVERGED
+
+
+@command.command()
+@click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
+def info(fitted: Path) -> int:
+    """Show what FIT is and how good, which `wtfarray fit` wrote."""
+    Console().print(summary(_data.read_fit(fitted)))
+    return CONVERGED
+
+
+@command.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("demo.png"),
+    help="Where the picture goes.",
+)
+def demo(out: Path) -> int:
+    """Fit images of shifting blobs with two losses, and draw what they learn."""
+    _data.check_output("--out", out, _figure_suffixes())
+    from wtfarray.cli import _demo
+
+    _demo.run(out, click.echo, progress=importlib.util.find_spec("tqdm") is not None)
+    return CONVERGED
