@@ -11,8 +11,6 @@ from tensorly.cp_tensor import CPTensor
 from tensorly.decomposition import non_negative_parafac, non_negative_parafac_hals
 
 import wtfarray as wtf
-from wtfarray._fit.coarse_to_fine import coarser
-from wtfarray._fit.specification import set_up
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 CLOSE = 1e-4
@@ -137,16 +135,6 @@ class TestSwift:
         # Not in every draw: the mean over some decides.
         found = np.asarray([self.least_cosines(array, 100, seed) for seed in range(3)])
         assert found[:, 0].mean() > found[:, 1].mean()
-
-    def test_no_coarser_grid_where_a_mode_of_one_loss_is_samples_of_another(self, array):
-        X = array(np.random.default_rng(0).random((32, 32, 32)))
-        costs = wtf.grid_cost(32, 32, 32)
-        fibres = [wtf.Wasserstein(c, eps=0.1, lam=5.0, modes=(k,)) for k, c in enumerate(costs)]
-        options = {"rho": 0.01, "constraints": None, "weights": None}
-        rest = {"fixed": (), "sample_weight": None}
-        for loss, possible in ((wtf.LossSum(*fibres), False), (wtf.LossSum(fibres[0]), True)):
-            setup = set_up("cp", X, 2, loss, **options, **rest)
-            assert (coarser(setup) is not None) is possible
 
     @staticmethod
     def least_cosines(array, points, seed):

@@ -1,0 +1,299 @@
+"""The commands, through click's runner and once as a process that is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from array_api_compat import is_torch_namespace
+from command_line import GRID, QUICK, SAMPLES, data, refuse, run
+from helpers import numpy_only
+
+import wtfarray as wtf
+from wtfarray.cli._commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED
+
+
+@numpy_only
+class TestFit:
+    def test_is_the_fit_of_the_library(self):
+        result = run("fit", "X.npy", *QUICK, "--lam", 5, "--rho", 0.02, "--seed", 3)
+        assert result.exit_code == 0, result.output
+        loss = wtf.Wasserstein(wtf.grid_cost(*GRID), eps=0.1, lam=5.0)
+        expected = wtf.cp(data(), 2, loss, rho=0.02, rng=3, tol=1e-3)
+        found = wtf.load("fit.npz")
+        assert found.kind == "cp"
+        assert found.objective == expected.objective
+        for a, b in zip(found.factors, expected.factors, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert f"{expected.objective:.8g}" in result.stdout
+        assert "fit.npz" in result.stdout
+
+    @pytest.mark.parametrize("model", ["cp", "nmf"])
+    def test_rows_of_a_table_become_images(self, model):
+        for name in ("X.npy", "table.npy"):
+            words = ("--model", model, "--grid", "5x4", "--out", f"{name}.npz")
+            assert run("fit", name, *QUICK, *words).exit_code == 0
+        a, b = (wtf.load(f"{name}.npz") for name in ("X.npy", "table.npy"))
+        assert a.shape == b.shape == (SAMPLES, *GRID)
+        assert len(a.loss.costs) == 2
+        assert a.objective == b.objective
+
+    def test_a_table_without_a_grid_is_a_line(self):
+        assert run("fit", "table.npy", *QUICK, "--model", "nmf").exit_code == 0
+        assert [cost.shape for cost in wtf.load("fit.npz").loss.costs] == [(20, 20)]
+
+    def test_a_grid_of_all_modes_transports_all(self):
+        result = run("fit", "X.npy", *QUICK, "--grid", "8x5x4", "--lam", "inf", "--normalise")
+        assert result.exit_code in {0, NOT_CONVERGED}
+        assert wtf.load("fit.npz").loss.transported((8, 5, 4)) == (0, 1, 2)
+
+    def test_dense_cost(self):
+        cost = wtf.point_cost(np.arange(20.0))
+        np.save("C.npy", cost)
+        assert run("fit", "X.npy", *QUICK, "--cost", "C.npy").exit_code == 0
+        loss = wtf.load("fit.npz").loss
+        assert loss.modes == ((1, 2),)
+        np.testing.assert_array_equal(loss.costs[0], cost)
+
+    def test_tucker_with_another_loss_and_several_rho(self):
+        words = ("--model", "tucker", "--rank", "2,3,2", "--loss", "kl", "--rho", "0.1,0.2,0.3,0.4")
+        assert run("fit", "X.npy", *words, "--tol", "1e-3").exit_code == 0
+        fit = wtf.load("fit.npz")
+        assert fit.core.shape == (2, 3, 2)
+        assert isinstance(fit.loss, wtf.KullbackLeibler)
+        assert fit.rho == (0.1, 0.2, 0.3, 0.4)
+
+    def test_dual_solver_and_frobenius(self):
+        words = ("--rank", 2, "--tol", 1e-3, "--solver", "dual", "--loss", "frobenius")
+        result = run("fit", "X.npy", *words)
+        assert result.exit_code == 0
+        assert "Frobenius" in result.stdout
+
+    def test_not_converged(self):
+        result = run("fit", "X.npy", *QUICK, "--max-iter", 1, "--tol", 1e-14)
+        assert result.exit_code == NOT_CONVERGED
+        assert "stopped after max_iter = 1" in " ".join(result.stdout.split())
+        assert not wtf.load("fit.npz").converged
+
+    def test_starts_from_a_saved_fit(self):
+        run("fit", "X.npy", *QUICK, "--out", "first.npz")
+        words = ("--init", "first.npz", "--max-iter", 1, "--tol", 1e-14)
+        run("fit", "X.npy", *QUICK, *words)
+        first, second = wtf.load("first.npz"), wtf.load("fit.npz")
+        assert second.n_iter == 1
+        assert second.objective <= first.objective + first.gap
+
+    def test_float32_and_quiet(self):
+        result = run("fit", "X.npy", *QUICK, "--dtype", "float32", "--quiet")
+        assert (result.exit_code, result.output) == (0, "")
+        assert wtf.load("fit.npz").factors[0].dtype == np.float32
+
+    @pytest.mark.parametrize("suffix", ["png", "pdf"])
+    def test_draws_the_atoms(self, suffix):
+        pytest.importorskip("matplotlib")
+        assert run("fit", "X.npy", *QUICK, "--plot", f"atoms.{suffix}").exit_code == 0
+        start = Path(f"atoms.{suffix}").read_bytes()[:4]
+        assert start == {"png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
+
+    def test_draws_the_factors_of_atoms_with_many_modes(self):
+        pytest.importorskip("matplotlib")
+        np.save("four.npy", data().reshape(4, 2, 5, 4))
+        words = ("--loss", "kl", "--plot", "atoms.png")
+        assert run("fit", "four.npy", "--rank", 2, *words).exit_code == 0
+        assert Path("atoms.png").exists()
+
+
+def test_fit_on_torch(xp):
+    if not is_torch_namespace(xp):
+        pytest.skip("tested with torch")
+    for backend in ("torch", "numpy"):
+        words = ("--backend", backend, "--device", "cpu", "--out", f"{backend}.npz")
+        assert run("fit", "X.npy", *QUICK, *words).exit_code == 0
+    a, b = wtf.load("torch.npz"), wtf.load("numpy.npz")
+    assert a.objective == pytest.approx(b.objective, rel=1e-6)
+
+
+@numpy_only
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["nothing.npy"], "nothing.npy' does not exist"),
+            (["X.npy", "--rank", "two"], "'two' is not a positive integer"),
+            (["X.npy", "--rank", "0"], "'0' is not a positive integer"),
+            (["X.npy", "--rank", "2,2"], "rank is (2, 2): expected a positive integer"),
+            (["X.npy", "--model", "tucker"], "rank is (2,): expected 3 positive integers"),
+            (["X.npy", "--grid", "5,4"], "'5,4' is not a positive integer"),
+            (["X.npy", "--grid", "6x4"], "expected (N, 24) or (..., 6, 4)"),
+            (["X.npy", "--eps", "0"], "eps is 0.0: expected a positive number"),
+            (["X.npy", "--lam", "many"], "'many' is not a valid float"),
+            (["X.npy", "--rho", "1,b"], "'1,b' is not a number"),
+            (["X.npy", "--rho", "1,2"], "rho has 2 entries"),
+            (["X.npy", "--loss", "hinge"], "'hinge' is not one of"),
+            (["X.npy", "--key", "X"], "holds a single array"),
+            (["X.npy", "--device", "cuda"], "--device is cuda: expected cpu for NumPy"),
+            (["X.npy", "--out", "fit.txt"], "--out is fit.txt: expected a file .npz"),
+            (["X.npy", "--out", "no/fit.npz"], "there is no folder no"),
+            (["X.npy", "--solver", "dual", "--checkpoint", "c.npz"], "does not take a checkpoint"),
+            (["X.npy", "--init", "X.npy"], "X.npy is not a fit"),
+            (["X.npy", "--colour", "red"], "No such option"),
+            (["two.npz"], "two.npz holds a, b: expected one of them"),
+            (["two.npz", "--key", "c"], "--key is 'c' and two.npz holds a, b"),
+            (["words.csv"], "words.csv cannot be read: could not convert string"),
+            (["gap.csv"], "gap.csv cannot be read: could not convert string ''"),
+            (["ragged.csv"], "ragged.csv cannot be read: the number of columns changed"),
+            (["void.npy"], "void.npy cannot be read: No data left in file"),
+            (["number.npy", "--normalise"], "number.npy holds float64, 0-d"),
+            (["member.npz"], "member.npz holds no array"),
+            (["damaged.npz"], "damaged.npz cannot be read: Bad CRC-32"),
+            (["void.mat"], "void.mat cannot be read"),
+            (["X.npy", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
+            (["X.npy", "--loss", "kl", "--eps", "1"], "--eps was given with --loss kl"),
+            (["empty", "--key", "X"], "--key is 'X'"),
+            (["X.npy", "--checkpoint", "two.npz"], "checkpoint is 'two.npz'"),
+            (["pickle.npy"], "allow_pickle=False"),
+            (["negative.npy"], "X is -1.0 at index (0, 0)"),
+            (["zero.npy", "--normalise"], "sample 1 weighs 0.0"),
+            (["complex.npy"], "complex.npy holds complex128, 2-d: expected an array of real"),
+            (["junk.npz"], "junk.npz is not an .npz file"),
+            (["text.npz"], "text.npz is not an .npz file"),
+            (["line.npy"], "expected samples and at least one more mode"),
+            (["notes.txt"], "notes.txt has suffix '.txt'"),
+            (["empty"], "empty holds no images"),
+        ],
+    )
+    def test_in_one_line(self, words, said):
+        np.savez("two.npz", a=np.ones(2), b=np.ones(2))
+        np.save("pickle.npy", np.array([None]), allow_pickle=True)
+        np.save("negative.npy", -np.ones((2, 2)))
+        np.save("zero.npy", np.array([[1.0, 1.0], [0.0, 0.0]]))
+        np.save("complex.npy", np.ones((2, 2), dtype=complex))
+        np.save("line.npy", np.ones(3))
+        Path("gap.csv").write_text("1,,3\n1,2,3\n4,5,6\n", encoding="utf-8")
+        Path("ragged.csv").write_text("1,2,3\n1,2\n", encoding="utf-8")
+        Path("void.npy").touch()
+        Path("void.mat").touch()
+        np.save("number.npy", np.float64(3.0))
+        with zipfile.ZipFile("member.npz", "w") as archive:
+            archive.writestr("text", "no array")
+        np.savez("damaged.npz", np.ones((20, 20)))
+        whole = Path("damaged.npz").read_bytes()
+        Path("damaged.npz").write_bytes(whole[:1000] + b"?" + whole[1001:])
+        Path("words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
+        Path("junk.npz").write_bytes(b"PK\x03\x04 but no archive")
+        Path("text.npz").write_text("1,2", encoding="utf-8")
+        Path("notes.txt").write_text("1,2", encoding="utf-8")
+        Path("empty").mkdir()
+        rank = () if "--rank" in words else ("--rank", "2")
+        assert said in refuse("fit", *words, *rank)
+        assert not Path("fit.npz").exists()
+
+    def test_a_figure_that_cannot_be_written(self):
+        pytest.importorskip("matplotlib")
+        assert "--plot is atoms.xyz" in refuse("fit", "X.npy", *QUICK, "--plot", "atoms.xyz")
+        assert not Path("fit.npz").exists()
+
+    def test_a_missing_library(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", None)
+        said = refuse("fit", "X.npy", *QUICK, "--backend", "torch")
+        assert said.endswith("--backend torch needs torch: pip install 'wtfarray[torch]'")
+
+    def test_a_missing_extra(self):
+        code = "import sys; sys.modules['click'] = None; import wtfarray.cli; wtfarray.cli.main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == BAD_INPUT
+        said = "wtfarray: the command line needs click: pip install 'wtfarray[cli]'\n"
+        assert done.stderr == said
+
+
+@numpy_only
+class TestProject:
+    def test_is_the_projection_of_the_library(self):
+        run("fit", "X.npy", *QUICK)
+        expected = wtf.load("fit.npz").project(data()[:3])
+        np.save("new.npy", 4.0 * data()[:3].reshape(3, -1))
+        for out in ("c.npy", "c.csv"):
+            result = run("project", "fit.npz", "new.npy", "--normalise", "--out", out)
+            assert result.exit_code == 0, result.output
+        np.testing.assert_allclose(np.load("c.npy"), expected, rtol=1e-6)
+        np.testing.assert_allclose(np.loadtxt("c.csv", delimiter=","), expected, rtol=1e-6)
+
+    def test_not_converged(self):
+        run("fit", "X.npy", *QUICK)
+        words = ("--max-iter", 1, "--tol", 1e-14)
+        result = run("project", "fit.npz", "X.npy", *words)
+        assert result.exit_code == NOT_CONVERGED
+        assert "stopped after max_iter = 1" in result.stderr
+        assert np.load("coefficients.npy").shape == (SAMPLES, 2)
+
+    def test_refuses(self):
+        run("fit", "X.npy", *QUICK)
+        np.save("other.npy", np.ones((2, 7)))
+        assert "X has shape (2, 7): expected (n, 5, 4)" in refuse("project", "fit.npz", "other.npy")
+        assert "X.npy is not a fit" in refuse("project", "X.npy", "X.npy")
+
+
+@numpy_only
+def test_info():
+    run("fit", "X.npy", *QUICK)
+    result = run("info", "fit.npz")
+    assert result.exit_code == 0
+    fit = wtf.load("fit.npz")
+    for part in ("cp, rank 2", "8 x 5 x 4", f"{fit.objective:.8g}", "eps=0.1", "yes"):
+        assert part in result.stdout
+    assert "is not a fit" in refuse("info", "table.npy")
+
+
+@numpy_only
+def test_no_command_shows_help_and_version_is_known():
+    assert "Usage:" in run().output
+    assert wtf.__version__ in run("--version").stdout
+    assert "Exit codes" in run("fit", "--help").stdout
+
+
+@numpy_only
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for another process on Windows")
+class TestInterrupt:
+    def begin(self, *words):
+        """A fit that would never end, and has taken some steps."""
+        command = [sys.executable, "-m", "wtfarray", "fit", "X.npy", *QUICK, "--tol", "1e-300"]
+        command += ["--max-iter", "1000000000", *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for(self, path, process):
+        end = time.monotonic() + 60
+        while not path.exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < end, f"no {path} after a minute"
+            time.sleep(0.02)
+
+    def test_writes_the_best_and_goes_on(self):
+        big = np.random.default_rng(1).gamma(1.0, size=(40, 16, 16))
+        np.save("X.npy", big / big.sum(axis=(1, 2), keepdims=True))
+        kept = Path("state.npz")
+        process = self.begin("--checkpoint", str(kept), "--lam", "100", "--rank", "6")
+        self.wait_for(kept, process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == INTERRUPTED, err
+        assert "Traceback" not in err
+        assert "the same command goes on from the checkpoint" in err
+        assert "interrupted: the best so far" in " ".join(out.split())
+        first = wtf.load("fit.npz")
+        assert kept.exists()
+        assert not first.converged
+
+        words = ("--checkpoint", kept, "--lam", 100, "--rank", 6, "--tol", 1e-2)
+        result = run("fit", "X.npy", *QUICK, *words)
+        assert result.exit_code == 0, result.output
+        second = wtf.load("fit.npz")
+        assert second.n_iter > first.n_iter
+        assert second.objective <= first.objective + first.gap
+        assert not kept.exists()

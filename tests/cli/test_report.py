@@ -1,0 +1,66 @@
+"""What the commands report of a running fit, and how they end when interrupted."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from command_line import QUICK, run
+from helpers import numpy_only
+
+import wtfarray as wtf
+from wtfarray._fit import driver
+from wtfarray.cli._commands import INTERRUPTED
+from wtfarray.cli._report import Watch
+
+
+@numpy_only
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for another process on Windows")
+class TestInterrupt:
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_says_how_to_go_on_without_a_checkpoint(self, monkeypatch, times):
+        """Once: the step is finished. Twice: it is not, and the library returns the best."""
+        step = Watch.step
+
+        def step_and_interrupt(watch, state):
+            if state.n_iter == 3:
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+            return step(watch, state)
+
+        before = signal.getsignal(signal.SIGINT)
+        monkeypatch.setattr(Watch, "step", step_and_interrupt)
+        result = run("fit", "X.npy", *QUICK, "--tol", 1e-14)
+        assert result.exit_code == INTERRUPTED
+        assert "interrupted: the best so far" in " ".join(result.stdout.split())
+        assert "add --init fit.npz" in result.stderr
+        assert wtf.load("fit.npz").n_iter == 3
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_again_while_the_result_is_certified(self, monkeypatch):
+        certify = driver._certify
+
+        def certify_and_interrupt(problem, blocks, *rest):
+            if len(rest) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return certify(problem, blocks, *rest)
+
+        def step_and_interrupt(watch, state):
+            if state.n_iter == 2:
+                signal.raise_signal(signal.SIGINT)
+            return watch.interrupted
+
+        monkeypatch.setattr(driver, "_certify", certify_and_interrupt)
+        monkeypatch.setattr(Watch, "step", step_and_interrupt)
+        result = run("fit", "X.npy", *QUICK)
+        assert result.exit_code == INTERRUPTED
+        assert "interrupted: the best so far" in " ".join(result.stdout.split())
+        assert wtf.load("fit.npz").n_iter == 2
+
+    def test_before_there_is_anything_to_write(self, monkeypatch):
+        monkeypatch.setattr(wtf, "cp", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        monkeypatch.setattr(Watch, "_stop", signal.default_int_handler)
+        result = run("fit", "X.npy", *QUICK)
+        assert result.exit_code == INTERRUPTED
+        assert "wtfarray: interrupted, nothing was written" in result.stderr
+        assert not Path("fit.npz").exists()

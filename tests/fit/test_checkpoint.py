@@ -1,0 +1,205 @@
+"""Fits that were stopped or killed, resumed from their checkpoints."""
+
+import warnings
+
+import numpy as np
+import pytest
+from array_api_compat import device, is_jax_namespace, is_numpy_namespace
+from helpers import numpy_only, to_numpy
+from saved_fits import COSTS, LOSSES, data, not_a_fit
+
+import wtfarray as wtf
+
+OTHER = {
+    "data": {"X": data(1)},
+    "rank": {"rank": 3},
+    "eps": {"loss": wtf.Wasserstein(COSTS, 0.3, 5.0)},
+    "cost": {"loss": wtf.Wasserstein([c * 2.0 for c in COSTS], 0.2, 5.0)},
+    "rho": {"rho": 0.03},
+    "constraints": {"constraints": (None, "columns", "columns")},
+    "seed": {"rng": 1},
+    "seed of numpy": {"rng": np.int64(1)},
+    "generator": {"rng": np.random.default_rng(0)},
+    "sample_weight": {"sample_weight": np.arange(1.0, 7.0)},
+    "init": {"init": "nnsvd"},
+    "weights": {"weights": "fixed"},
+}
+
+
+class TestCheckpoint:
+    def stopped(self, X, path, steps, name="unbalanced", **options):
+        with pytest.warns(UserWarning, match="stopped by the callback"):
+            return wtf.cp(
+                X,
+                2,
+                LOSSES[name],
+                rho=0.02,
+                rng=0,
+                checkpoint=path,
+                callback=lambda state: state.n_iter == steps,
+                **options,
+            )
+
+    @pytest.mark.parametrize("name", ["unbalanced", "balanced", "KL", "sum"])
+    @pytest.mark.parametrize("steps", [10, 20])
+    def test_goes_on_to_the_same_end(self, xp, array, tmp_path, name, steps):
+        """The state is written every ten steps, so that a stop there changes nothing."""
+        if not is_numpy_namespace(xp) and (name, steps) != ("KL", 10):
+            pytest.skip("one loss is enough: the others take long")
+        X, options = array(data()), {"rho": 0.02, "rng": 0, "tol": 1e-9}
+        whole = wtf.cp(X, 2, LOSSES[name], checkpoint=tmp_path / "whole.npz", **options)
+        assert whole.n_iter > steps
+        path = tmp_path / "part.npz"
+        self.stopped(X, path, steps, name, tol=1e-9)
+        assert path.exists()
+        rest = wtf.cp(X, 2, LOSSES[name], checkpoint=path, **options)
+        assert rest.converged
+        assert rest.n_iter == whole.n_iter
+        assert rest.objective == whole.objective
+        for a, b in zip(rest.factors, whole.factors, strict=True):
+            assert (to_numpy(a) == to_numpy(b)).all()
+        found, expected = ([r.objective for r in f.history] for f in (rest, whole))
+        assert found == expected
+
+    @numpy_only
+    @pytest.mark.parametrize("steps", [1, 7])
+    def test_goes_on_from_any_step(self, tmp_path, steps):
+        path = tmp_path / "fit.npz"
+        part = self.stopped(data(), path, steps)
+        seen = []
+        rest = wtf.cp(
+            data(),
+            2,
+            LOSSES["unbalanced"],
+            rho=0.02,
+            rng=0,
+            checkpoint=path,
+            callback=lambda state: seen.append(state.n_iter),
+        )
+        assert seen[0] == steps + 1
+        assert rest.objective < part.objective
+        assert rest.history[:steps] == part.history[:steps]
+        assert rest.history[-1].time > part.history[-2].time
+        plain = wtf.cp(data(), 2, LOSSES["unbalanced"], rho=0.02, rng=0)
+        assert rest.objective == pytest.approx(plain.objective, rel=1e-5)
+
+    @numpy_only
+    def test_goes_on_within_the_coarse_levels(self, tmp_path):
+        X = np.random.default_rng(3).dirichlet(np.ones(12), 6)
+        loss = wtf.Wasserstein(wtf.grid_cost(12), 0.005, 5.0)
+        options = {"init": "random", "rng": 0}
+        whole = wtf.nmf(X, 2, loss, checkpoint=tmp_path / "whole.npz", **options)
+        path, levels = tmp_path / "part.npz", []
+
+        def stop(state):
+            levels.append(state.level)
+            return state.n_iter == 10
+
+        with pytest.warns(UserWarning, match="stopped by the callback"):
+            wtf.nmf(X, 2, loss, checkpoint=path, callback=stop, **options)
+        assert levels[-1] > 1.0
+        rest = wtf.nmf(X, 2, loss, checkpoint=path, **options)
+        assert rest.objective == whole.objective
+        assert rest.n_iter == whole.n_iter
+
+    @numpy_only
+    def test_a_killed_fit_goes_on(self, tmp_path):
+        """Whatever ends the process, the last file is whole."""
+        path = tmp_path / "fit.npz"
+
+        def kill(state):
+            if state.n_iter == 15:
+                raise MemoryError
+
+        options = {"rho": 0.02, "rng": 0, "tol": 1e-9}
+        with pytest.raises(MemoryError):
+            wtf.cp(data(), 2, LOSSES["unbalanced"], checkpoint=path, callback=kill, **options)
+        whole = wtf.cp(
+            data(), 2, LOSSES["unbalanced"], checkpoint=tmp_path / "whole.npz", **options
+        )
+        rest = wtf.cp(data(), 2, LOSSES["unbalanced"], checkpoint=path, **options)
+        assert rest.objective == whole.objective
+        assert rest.n_iter == whole.n_iter
+
+    @numpy_only
+    def test_removed_when_the_fit_has_converged(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rho=0.02, rng=0, tol=1e-9, checkpoint=path)
+        assert fit.converged
+        assert fit.n_iter > 10
+        assert list(tmp_path.iterdir()) == []
+
+    @numpy_only
+    def test_no_pickle(self, tmp_path):
+        self.stopped(data(), tmp_path / "fit.npz", 3)
+        with np.load(tmp_path / "fit.npz", allow_pickle=False) as stored:
+            assert all(stored[name].dtype != object for name in stored.files)
+
+    @numpy_only
+    @pytest.mark.parametrize("what", OTHER)
+    def test_of_another_fit_is_refused(self, tmp_path, what):
+        path = tmp_path / "fit.npz"
+        self.stopped(data(), path, 3)
+        before = path.read_bytes()
+        options = {"X": data(), "rank": 2, "loss": LOSSES["unbalanced"], "rho": 0.02, "rng": 0}
+        options |= OTHER[what]
+        arguments = [options.pop(name) for name in ("X", "rank", "loss")]
+        with pytest.raises(ValueError, match=r"checkpoint .*fit.npz.* other"):
+            wtf.cp(*arguments, checkpoint=path, **options)
+        assert path.read_bytes() == before
+
+    def test_every_library(self, xp, array, tmp_path):
+        if is_jax_namespace(xp):
+            pytest.skip("JAX compiles every shape: the round trip of the state is tested above")
+        path = tmp_path / "fit.npz"
+        X = array(data(), "float32")
+        self.stopped(X, path, 3, "KL")
+        rest = wtf.cp(X, 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
+        assert rest.factors[0].dtype == X.dtype
+        assert device(rest.factors[0]) == device(X)
+
+
+@numpy_only
+@pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz", "fit.npz"])
+def test_checkpoint_refuses_a_file_of_something_else(tmp_path, name):
+    path = not_a_fit(tmp_path / name)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"checkpoint is .*{name}.*expected a file that a fit"):
+        wtf.cp(data(), 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+SAMPLES, BINS = 30, 40
+
+
+@pytest.fixture(params=[1.0, 25.0], ids=["lam=1", "lam=25"])
+def loss(request):
+    return wtf.Wasserstein(wtf.grid_cost(BINS), eps=0.05, lam=request.param)
+
+
+@pytest.mark.parametrize("kind", ["samples", "whole"])
+def test_resumed_at_a_coarse_level_it_ends_as_if_never_stopped(tmp_path, backend, kind):
+    if backend.name != "numpy":
+        pytest.skip("the file is the same on every backend")
+    rng = np.random.default_rng(0)
+    X, modes = np.zeros((30, 40)), (1,)
+    X[np.arange(30), rng.integers(0, 40, 30)] = 1.0
+    if kind == "whole":
+        X, modes = np.zeros((20, 20)), (0, 1)
+        X[rng.integers(0, 20, 12), rng.integers(0, 20, 12)] = 1 / 12
+    costs = wtf.grid_cost(*(X.shape[mode] for mode in modes))
+    loss = wtf.Wasserstein(costs, eps=3e-3, lam=10.0, modes=modes)
+    options = {"rng": 0, "max_iter": 10, "tol": 1e-9, "init": "random"}
+    levels = []
+
+    def stop(state):
+        levels.append(state.level)
+        return state.n_iter == 20
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "cp: ")
+        whole = wtf.cp(X, 2, loss, checkpoint=tmp_path / "whole", **options)
+        wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", callback=stop, **options)
+        resumed = wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", **options)
+    assert levels[-1] > 1
+    assert resumed.objective == whole.objective

@@ -1,0 +1,88 @@
+"""From a coarse grid to a finer one: factors, dual variables and curvature."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import numpy_only, to_numpy
+from infinite_costs import band, loss_with
+
+import wtfarray as wtf
+from wtfarray._fit.coarse_to_fine import coarser, refine, refine_dual, refine_pairs
+from wtfarray._fit.specification import set_up
+from wtfarray._solvers.sphere import to_sphere
+
+RANK = 2
+
+
+LOSS = wtf.Wasserstein(wtf.grid_cost(64, 64), eps=0.1, lam=1.0)
+
+
+def problems(array, constraints):
+    """The problem of 4 images of 64 x 64 pixels, and the coarser one."""
+    X = array(np.random.default_rng(0).random((4, 64, 64)))
+    setup = set_up(
+        *("cp", X, RANK, LOSS),
+        rho=1e-2,
+        constraints=constraints,
+        weights="fixed",
+        fixed=(),
+        sample_weight=None,
+    )
+    coarse = coarser(setup)
+    assert coarse is not None
+    return setup, coarse
+
+
+@pytest.mark.parametrize("middle", [None, "rows", "columns"])
+def test_curvature_is_refined_as_the_factors_are(array, middle):
+    setup, coarse = problems(array, ("rows", middle, "columns"))
+    rng = np.random.default_rng(1)
+    blocks = [rng.random(shape) for shape in coarse.shapes]
+    step = np.concatenate([np.sqrt(block).ravel() for block in blocks])
+    rows = np.stack([step, rng.normal(size=step.shape)])
+    known = refine_pairs(setup, coarse, {"rows": rows, "gram": rows @ rows.T})
+    fine = refine(setup, [array(block) for block in blocks])
+    expected = np.concatenate([to_numpy(to_sphere(block)).ravel() for block in fine])
+    np.testing.assert_allclose(known["rows"][0], expected)
+    # The objective along a step has the same slope on both grids.
+    assert known["rows"][0] @ known["rows"][1] == pytest.approx(rows[0] @ rows[1])
+    np.testing.assert_allclose(known["gram"], known["rows"] @ known["rows"].T)
+
+
+def test_refined_factors_make_the_same_tensor_on_coarse_bins(array):
+    setup, coarse = problems(array, ("rows", "columns", "columns"))
+    rng = np.random.default_rng(2)
+    blocks = [array(rng.random(shape)) for shape in coarse.shapes]
+    fine = to_numpy(wtf.cp_to_tensor(refine(setup, blocks)))
+    pooled = fine.reshape(4, 32, 2, 32, 2).sum((2, 4))
+    np.testing.assert_allclose(pooled, to_numpy(wtf.cp_to_tensor(blocks)))
+
+
+def test_dual_variable_keeps_its_values(array):
+    g = np.random.default_rng(3).normal(size=(4, 32, 32))
+    fine = to_numpy(refine_dual(array(g), (4, 64, 64)))
+    np.testing.assert_array_equal(fine[:, ::2, ::2], g)
+    np.testing.assert_array_equal(fine[:, 1::2, 1::2], g)
+
+
+class TestCoarser:
+    def test_no_coarser_grid_where_a_mode_of_one_loss_is_samples_of_another(self, array):
+        X = array(np.random.default_rng(0).random((32, 32, 32)))
+        costs = wtf.grid_cost(32, 32, 32)
+        fibres = [wtf.Wasserstein(c, eps=0.1, lam=5.0, modes=(k,)) for k, c in enumerate(costs)]
+        options = {"rho": 0.01, "constraints": None, "weights": None}
+        rest = {"fixed": (), "sample_weight": None}
+        for loss, possible in ((wtf.LossSum(*fibres), False), (wtf.LossSum(fibres[0]), True)):
+            setup = set_up("cp", X, 2, loss, **options, **rest)
+            assert (coarser(setup) is not None) is possible
+
+
+class TestFits:
+    @numpy_only
+    def test_regular_but_for_forbidden_ways(self):
+        """Costs of a grid with a band are not made coarser."""
+        X = np.random.default_rng(0).gamma(1.0, size=(3, 32, 32))
+        C = band(8, 32)
+        fit = wtf.cp(X, 2, loss_with((C, C), 1.0, 0.2), rng=0, max_iter=5, tol=1.0)
+        assert math.isfinite(fit.objective)

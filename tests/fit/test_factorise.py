@@ -1,0 +1,111 @@
+"""The three factorisations on every array library."""
+
+import numpy as np
+import pytest
+from array_api_compat import array_namespace, device, is_torch_namespace
+from fitting import (
+    LOSSES,
+    MODELS_AND_LOSSES,
+    RANKS,
+    SHAPE,
+    arrays_of,
+    assert_same_factors,
+    data,
+    fit_few,
+    problem,
+    spare_jax,
+    start,
+)
+from helpers import assert_close, numpy_only, to_numpy
+
+import wtfarray as wtf
+
+
+class TestEveryLibrary:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("model", RANKS)
+    def test_namespace_dtype_and_device_are_kept(self, xp, array, model, dtype):
+        if dtype == "float32" and model != "nmf":
+            spare_jax(xp)
+        X = array(data(), dtype)
+        fit = fit_few(model, X, RANKS[model], LOSSES["unbalanced"], rng=0)
+        for name, found in {**arrays_of(fit), "tensor": fit.to_tensor()}.items():
+            assert array_namespace(found) is array_namespace(X), name
+            assert found.dtype == X.dtype, name
+            assert device(found) == device(X), name
+        assert tuple(fit.to_tensor().shape) == SHAPE
+        assert tuple(fit.dual.shape) == SHAPE
+
+    @pytest.mark.parametrize(("model", "name"), MODELS_AND_LOSSES)
+    def test_same_start_gives_the_factors_of_numpy(self, xp, array, model, name):
+        if name == "sum" or (model, name) == ("tucker", "balanced"):
+            spare_jax(xp)
+        X, rank, loss = problem(model, name)
+        options = {"init": start(model), "rho": 0.02}
+        expected = fit_few(model, X, rank, loss, **options)
+        found = fit_few(model, array(X), rank, loss, **options)
+        for key, value in arrays_of(expected).items():
+            assert_close(arrays_of(found)[key], array(value), rtol=1e-6, atol=1e-7)
+        assert found.objective == pytest.approx(expected.objective, rel=1e-10)
+
+    def test_same_start_gives_the_minimum_of_numpy(self, array):
+        X, factors = data(), start("cp")
+        options = {"init": factors, "rho": 0.02}
+        expected = wtf.cp(X, 2, LOSSES["unbalanced"], **options)
+        found = wtf.cp(array(X), 2, LOSSES["unbalanced"], **options)
+        assert found.objective == pytest.approx(expected.objective, rel=1e-8)
+        assert_same_factors(found.factors, expected.factors, rtol=1e-4)
+
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_same_seed_is_bit_equal(self, array, solver):
+        X = array(data())
+        first, second = (fit_few("cp", X, 2, LOSSES["KL"], rng=3, solver=solver) for _ in range(2))
+        assert first.objective == second.objective
+        for a, b in zip(first.factors, second.factors, strict=True):
+            assert (to_numpy(a) == to_numpy(b)).all()
+
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_fixed_factors_are_unchanged(self, array, solver):
+        factors = [array(f / f.sum(axis=0)) for f in start("cp")]
+        kept = [to_numpy(f) for f in factors]
+        fit = fit_few(
+            "cp", array(data()), 2, LOSSES["KL"], init=factors, fixed=(1, -1), solver=solver
+        )
+        for k in (1, 2):
+            assert (to_numpy(fit.factors[k]) == kept[k]).all()
+        assert (to_numpy(fit.factors[0]) != kept[0]).any()
+
+    def test_given_arrays_are_untouched(self, array):
+        X, weight = array(data()), array(np.arange(1.0, 7.0))
+        factors = [array(f) for f in start("cp")]
+        given = [X, *factors, weight]
+        before = [to_numpy(a) for a in given]
+        fit_few("cp", X, 2, LOSSES["KL"], init=factors, sample_weight=weight)
+        for a, b in zip(given, before, strict=True):
+            assert (to_numpy(a) == b).all()
+
+    @numpy_only
+    def test_float32_finds_the_minimum_of_float64(self, array):
+        for loss in (LOSSES["unbalanced"], LOSSES["KL"]):
+            low, high = (
+                wtf.cp(array(data(), dtype), 2, loss, rho=0.02, init=start("cp"))
+                for dtype in ("float32", "float64")
+            )
+            assert low.objective == pytest.approx(high.objective, rel=1e-4)
+
+
+class TestData:
+    @numpy_only
+    def test_integer_data_and_read_only_arrays(self):
+        X = np.random.default_rng(0).integers(0, 9, SHAPE)
+        X.flags.writeable = False
+        fit = wtf.cp(X, 2, LOSSES["unbalanced"], rho=0.02, rng=0)
+        assert fit.factors[0].dtype == np.float64
+        same = wtf.cp(X.astype(float), 2, LOSSES["unbalanced"], rho=0.02, rng=0)
+        assert fit.objective == same.objective
+
+    def test_gradients_are_not_recorded(self, xp, array):
+        if not is_torch_namespace(xp):
+            pytest.skip("autograd is torch's")
+        fit = fit_few("cp", array(data()).requires_grad_(), 2, LOSSES["KL"], rng=0)
+        assert not any(found.requires_grad for found in arrays_of(fit).values())

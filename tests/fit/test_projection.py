@@ -1,0 +1,308 @@
+"""New samples on the atoms of a fit: a convex problem, one sample independent of the others."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_array_api_strict_namespace,
+    is_jax_namespace,
+)
+from fitting import assert_same_factors
+from helpers import numpy_only, to_numpy
+
+import wtfarray as wtf
+
+SHAPE = (6, 5, 4)
+
+
+RANKS = {"cp": 2, "tucker": (2, 2, 2), "nmf": 2}
+
+
+COSTS = wtf.grid_cost(*SHAPE[1:])
+
+
+LOSSES = {
+    "unbalanced": wtf.Wasserstein(COSTS, 0.2, 5.0),
+    "balanced": wtf.Wasserstein(COSTS, 0.2),
+    "Frobenius": wtf.Frobenius(),
+    "KL": wtf.KullbackLeibler(),
+    "sum": wtf.LossSum(
+        wtf.Wasserstein(COSTS[0], 0.3, 5.0, modes=(1,)),
+        wtf.Wasserstein(COSTS[1], 0.3, 2.0, modes=(2,)),
+    ),
+}
+
+
+# No constraints of a Tucker model with samples conserve mass.
+PAIRS = [(m, n) for m in RANKS for n in LOSSES if (m, n) != ("tucker", "balanced")]
+
+
+RHO = 0.02
+
+
+def data(samples=6, seed=0, mass=1.0):
+    """Positive data; ``mass`` of each sample, or None for samples of different masses."""
+    X = np.random.default_rng(seed).gamma(1.0, size=(samples, *SHAPE[1:])) + 0.01
+    return X if mass is None else X * mass / X.sum(axis=(1, 2), keepdims=True)
+
+
+def fitted(model, name, X=None, **options):
+    options = {"rho": RHO, "rng": 0, "tol": 1e-9} | options
+    return getattr(wtf, model)(data() if X is None else X, RANKS[model], LOSSES[name], **options)
+
+
+def short_fit(array, model, name, dtype="float64"):
+    """A fit that has not converged has atoms as well."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=f"{model}: stopped after max_iter")
+        return fitted(model, name, array(data(), dtype), max_iter=2)
+
+
+def entropy(a):
+    return float(np.sum(a * np.log(a) - a))
+
+
+@numpy_only
+class TestLaws:
+    @pytest.mark.parametrize(("model", "name"), PAIRS)
+    def test_training_data_give_the_sample_factor(self, model, name):
+        fit = fitted(model, name)
+        atol = 5e-4 if model == "tucker" else 1e-4
+        np.testing.assert_allclose(fit.project(data()), fit.factors[0], atol=atol)
+
+    @pytest.mark.parametrize(("model", "name"), PAIRS)
+    def test_a_sample_alone_is_a_sample_among_others(self, model, name):
+        fit, X = fitted(model, name, tol=1e-5), data(5, seed=1)
+        together = fit.project(X)
+        alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(5)])
+        np.testing.assert_allclose(alone, together, atol=3e-5)
+        assert np.ptp(together[:, 0]) > 1e-3
+
+    @pytest.mark.parametrize("mass", [1.0, None])
+    @pytest.mark.parametrize(("model", "name"), [pair for pair in PAIRS if pair[1] != "sum"])
+    def test_objective_is_the_optimum_of_the_dual(self, model, name, mass):
+        if mass is None and name == "balanced":
+            pytest.skip("balanced: the samples must weigh what the model does")
+        fit, X, loss = (
+            fitted(model, name, data(mass=mass), tol=1e-5),
+            data(7, 1, mass),
+            LOSSES[name],
+        )
+        found = fit.project(X)
+        assert fit.constraints[0] == ("rows" if mass else None)
+        options = {"rho": RHO, "constraint": fit.constraints[0]}
+        factors = [np.ones((7, 2)), *fit.factors[1:]]
+        if model == "tucker":
+            dual = wtf.tucker_dual(X, fit.core, factors, 0, loss, **options)
+        elif model == "cp":
+            dual = wtf.cp_dual(X, factors, 0, loss, **options)
+        else:
+            pixels = loss
+            if isinstance(loss, wtf.Wasserstein):
+                cost = (COSTS[0][:, None, :, None] + COSTS[1][None, :, None, :]).reshape(20, 20)
+                pixels = wtf.Wasserstein(cost, loss.eps, loss.lam)
+            dual = wtf.cp_dual(X.reshape(7, 20), factors, 0, pixels, **options)
+        best = wtf.lbfgs(dual.safe_value_and_gradient, dual.start(), gtol=1e-9, max_iter=5000)
+        certificate = dual.certificate(best.x)
+        assert certificate.gap < 1e-7 * abs(certificate.lower)
+        Y = dual.model(found).reshape(X.shape)
+        value = objective(X, Y, loss) + RHO * entropy(found)
+        assert value == pytest.approx(certificate.lower, rel=1e-6)
+
+    def test_balanced_rows_sum_to_one(self):
+        found = fitted("nmf", "balanced").project(data(3, seed=2))
+        np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
+
+    def test_all_constrained_atoms_with_weights(self):
+        """Learned weights belong to the atoms."""
+        X = data(mass=None)
+        fit = fitted("cp", "KL", X, constraints=("columns",) * 3)
+        assert fit.weights.sum() == pytest.approx(X.sum())
+        np.testing.assert_allclose(fit.project(X), fit.factors[0], atol=1e-4)
+
+    def test_a_loaded_fit_projects_alike(self, tmp_path):
+        fit = fitted("cp", "unbalanced", tol=1e-5)
+        fit.save(tmp_path / "fit.npz")
+        X = data(3, seed=4)
+        assert (wtf.load(tmp_path / "fit.npz").project(X) == fit.project(X)).all()
+
+    def test_a_coefficient_next_to_zero_can_grow(self):
+        """One that the first steps bring next to zero must not stay there."""
+        x = np.arange(24.0)
+
+        def bumps(n, seed):
+            rng = np.random.default_rng(seed)
+            shares = rng.dirichlet(np.full(3, 0.4), n)
+            places = np.asarray([4.0, 12.0, 20.0]) + rng.normal(0, 0.8, (n, 3))
+            X = np.einsum("nj,njx->nx", shares, np.exp(-(((x - places[..., None]) / 2) ** 2)))
+            return X / X.sum(axis=1, keepdims=True)
+
+        loss = wtf.Wasserstein(wtf.grid_cost(24), eps=0.05, lam=10.0)
+        fit = wtf.nmf(bumps(40, 0), 3, loss, rho=(1e-3, 1e-2), rng=0)
+        X = bumps(80, 1)[:24]
+        dual = wtf.cp_dual(
+            X,
+            [fit.factors[0][:1].repeat(24, 0), fit.factors[1]],
+            0,
+            loss,
+            rho=1e-3,
+            constraint="rows",
+        )
+        exact = dual.certificate(
+            wtf.lbfgs(dual.value_and_gradient, dual.start(), max_iter=20_000).x
+        ).factor
+        np.testing.assert_allclose(fit.project(X), exact, atol=2e-4)
+        alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(len(X))])
+        np.testing.assert_allclose(alone, exact, atol=2e-4)
+
+    def test_a_sample_next_to_much_heavier_ones(self):
+        fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
+        X = data(4, seed=1)
+        alone = fit.project(X[:1])
+        for heavy in (1e3, 1e8):
+            together = fit.project(X * np.asarray([1.0, heavy, 0.0, heavy])[:, None, None])
+            np.testing.assert_allclose(together[:1], alone, atol=1e-4)
+
+    def test_one_sample_of_zeros_among_others(self):
+        X = data(3, seed=1, mass=None)
+        X[1] = 0.0
+        fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
+        found = fit.project(X)
+        assert np.isfinite(found).all()
+        assert found[1].sum() < 1e-2 * found[0].sum()
+
+
+def objective(X, Y, loss):
+    if isinstance(loss, wtf.Wasserstein):
+        return float(wtf.wasserstein(X, Y, loss, tol=1e-11, max_iter=20_000).value)
+    if isinstance(loss, wtf.Frobenius):
+        return 0.5 * float(np.sum((X - Y) ** 2))
+    return float(np.sum(X * np.log(X / Y) - X + Y))
+
+
+class TestEveryLibrary:
+    @pytest.mark.parametrize("samples", [1, 9])
+    @pytest.mark.parametrize(("model", "name"), PAIRS)
+    def test_agrees_with_numpy(self, xp, array, model, name, samples):
+        if is_jax_namespace(xp) and (name != "KL" or samples == 9):
+            pytest.skip("JAX compiles every shape: one loss and size is enough")
+        if is_array_api_strict_namespace(xp) and samples == 1:
+            pytest.skip("a fit takes seconds: one size is enough")
+        X = data(samples, seed=1)
+        expected = short_fit(np.array, model, name).project(X, tol=1e-6)
+        found = short_fit(array, model, name).project(array(X), tol=1e-6)
+        assert found.shape == (samples, 2)
+        np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("model", RANKS)
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_namespace_dtype_and_device_are_kept(self, xp, array, model, dtype):
+        if is_jax_namespace(xp) and dtype == "float32" and model != "nmf":
+            pytest.skip("JAX compiles every shape and dtype: one model is enough")
+        X = array(data(3, seed=1), dtype)
+        found = short_fit(array, model, "KL", dtype).project(X, tol=1e-5)
+        assert array_namespace(found) is array_namespace(X)
+        assert found.dtype == X.dtype
+        assert device(found) == device(X)
+
+    @numpy_only
+    @pytest.mark.parametrize("name", ["unbalanced", "balanced", "KL", "Frobenius", "sum"])
+    def test_float32_agrees_with_float64(self, array, name):
+        fit, X = fitted("cp", name, tol=1e-5), data(3, seed=1)
+        low, high = (fit.project(array(X, dtype), tol=1e-5) for dtype in ("float32", "float64"))
+        assert low.dtype == np.float32
+        np.testing.assert_allclose(low, high, atol=2e-3)
+
+    def test_given_data_are_untouched(self, array):
+        X = array(data(3, seed=1))
+        before = to_numpy(X)
+        short_fit(array, "cp", "KL").project(X, tol=1e-5)
+        assert (to_numpy(X) == before).all()
+
+
+@numpy_only
+class TestRefused:
+    def test_shape(self):
+        with pytest.raises(ValueError, match=r"X has shape \(3, 4, 5\): expected \(n, 5, 4\)"):
+            short_fit(np.array, "cp", "KL").project(data(3).transpose(0, 2, 1))
+
+    def test_data(self):
+        with pytest.raises(ValueError, match="X is -1"):
+            short_fit(np.array, "cp", "KL").project(-np.ones(SHAPE))
+
+    def test_no_samples(self):
+        X = data(mass=None)
+        loss = wtf.Wasserstein(wtf.grid_cost(*SHAPE), 0.2, 5.0)
+        fit = wtf.cp(X / X.sum(), 2, loss, rng=0)
+        with pytest.raises(ValueError, match="transports the first mode"):
+            fit.project(X)
+
+    def test_balanced_with_another_mass(self):
+        fit = short_fit(np.array, "cp", "balanced")
+        with pytest.raises(ValueError, match="sample 1 of X weighs 2"):
+            fit.project(data(3) * np.array([1.0, 2.0, 1.0])[:, None, None])
+
+    def test_unknown_keyword(self):
+        with pytest.raises(TypeError, match="iterations"):
+            short_fit(np.array, "cp", "KL").project(data(), iterations=3)
+
+    @pytest.mark.parametrize("option", [{"tol": 0.0}, {"max_iter": 0}, {"tol": -math.inf}])
+    def test_bad_options(self, option):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} is"):
+            short_fit(np.array, "cp", "KL").project(data(), **option)
+
+    def test_too_few_iterations_warn(self):
+        fit = short_fit(np.array, "cp", "unbalanced")
+        with pytest.warns(UserWarning, match="project: .*max_iter") as caught:
+            fit.project(data(3, seed=1), max_iter=1)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+
+
+def histograms(n, m, seed):
+    return np.random.default_rng(seed).dirichlet(np.ones(m), n)
+
+
+@numpy_only
+class TestProject:
+    ATOMS = np.random.default_rng(7).dirichlet(np.full(5, 0.5), 3).T
+
+    def fit(self, X, rho):
+        loss = wtf.Wasserstein(wtf.grid_cost(5), 2e-3)
+        init = [np.full((len(X), 3), 1 / 3), self.ATOMS]
+        return wtf.nmf(X, 3, loss, rho=rho, init=init, fixed=(1,), tol=1e-9)
+
+    @pytest.mark.parametrize("rho", [2e-4, 1e-2])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_is_the_minimum(self, seed, rho):
+        """The problem is convex: its dual proves what the smallest objective is."""
+        X = histograms(4, 5, seed)
+        fit = self.fit(X, rho)
+        loss = fit.loss
+        rows = fit.project(X)
+        for row, x in zip(rows, X, strict=True):
+            dual = wtf.cp_dual(
+                x[None, :], [row[None, :], fit.factors[1]], 0, loss, rho=rho, constraint="rows"
+            )
+            found = wtf.lbfgs(
+                *(dual.value_and_gradient, dual.start()),
+                max_iter=5000,
+                gtol=1e-10,
+                safe_fun=dual.safe_value_and_gradient,
+            )
+            lower = dual.certificate(found.x).lower
+            model = row[None, :] @ fit.factors[1].T
+            result = wtf.wasserstein(x[None, :], model / model.sum(), loss, tol=1e-10)
+            objective = float(result.value) + rho * float(wtf.entropy(row)[0])
+            assert objective - lower <= 1e-6 * max(abs(lower), loss.eps)
+
+    def test_does_not_depend_on_the_batch(self):
+        X = histograms(5, 5, 0)
+        fit = self.fit(X, 2e-4)
+        together = fit.project(X)
+        alone = np.concatenate([fit.project(x[None, :]) for x in X])
+        assert_same_factors([together], [alone], rtol=0.0, atol=1e-4)

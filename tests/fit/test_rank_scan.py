@@ -1,0 +1,200 @@
+"""Scans over the rank: warm starts, left-out samples, stability."""
+
+import numpy as np
+import pytest
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+from helpers import numpy_only
+from mixtures import bumps, images
+
+import wtfarray as wtf
+from wtfarray._fit import rank_scan as rank_scan_module
+
+LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
+
+
+class TestScan:
+    def test_on_every_library(self, array, xp, device):
+        loss = wtf.KullbackLeibler()
+        scan = wtf.rank_scan(array(bumps(10)), [2, 1], loss, n_seeds=2, held_out=0.5, tol=1e-2)
+        assert [record.rank for record in scan] == [1, 2]
+        assert [fit.factors[1].shape for fit in scan.fits] == [(12, 1), (12, 2)]
+        factor = scan.fits[1].factors[1]
+        assert array_namespace(factor) is xp
+        assert device_of(factor) == device
+        first, second = scan.records
+        assert 0 < second.loss < first.loss
+        assert first.held_out > 0
+        assert first.stability == pytest.approx(1.0, abs=1e-2)
+
+    @numpy_only
+    def test_finds_the_rank(self):
+        scan = wtf.rank_scan(bumps(), range(1, 5), LOSS, held_out=2, n_seeds=2)
+        objective, loss, held_out, stability = (
+            np.array([getattr(record, name) for record in scan])
+            for name in ("objective", "loss", "held_out", "stability")
+        )
+        # The third component brings much, the fourth little, and is another for every seed.
+        for falls in (objective, loss, held_out):
+            steps = -np.diff(falls)
+            assert (steps[:2] > 0).all()
+            assert steps[1] > 4.0 * steps[2]
+        assert (stability[:3] > 0.9).all()
+        assert stability[3] < 0.8
+        assert all(record.held_out_error > 0 for record in scan)
+        found = np.sort(np.argmax(scan.fits[2].factors[1], axis=0))
+        np.testing.assert_array_equal(found, [2, 6, 10])
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        ("model", "ranks"), [("cp", [1, 3]), ("tucker", [(2, 2, 2), (1, 1, 1), (2, 1, 3)])]
+    )
+    def test_other_models(self, model, ranks):
+        loss = wtf.Wasserstein(wtf.grid_cost(4, 3), eps=0.2, lam=2.0)
+        scan = wtf.rank_scan(images(), ranks, loss, model=model, n_seeds=2, rho=0.05)
+        assert scan.model == model
+        assert [record.rank for record in scan] == sorted(ranks)
+        assert all(fit.kind == model for fit in scan.fits)
+        assert scan.records[-1].objective < scan.records[0].objective
+
+    @numpy_only
+    def test_is_as_good_as_fits_from_nothing(self):
+        scan = wtf.rank_scan(bumps(), [1, 2, 3], LOSS, held_out=None, n_seeds=1, tol=1e-6)
+        alone = wtf.nmf(bumps(), 3, LOSS, rng=0)
+        assert scan.fits[2].objective == pytest.approx(
+            alone.objective, abs=1e-3 * abs(alone.objective)
+        )
+        record = scan.records[2]
+        assert (record.objective, record.gap) == (scan.fits[2].objective, scan.fits[2].gap)
+        assert record.held_out is record.held_out_error is record.stability is None
+
+    @numpy_only
+    @pytest.mark.parametrize("loss", [LOSS, wtf.Frobenius(), wtf.KullbackLeibler()])
+    def test_the_loss_is_above_the_least_possible(self, loss):
+        X = bumps()
+        assert rank_scan_module._excess(loss, X, loss.conjugate(X, 0.0 * X)[1]) == pytest.approx(
+            0.0, abs=1e-4
+        )
+        assert rank_scan_module._excess(loss, X, X[::-1]) > 1e-2
+
+    @numpy_only
+    def test_a_fold_without_mass_is_refused_before_the_work(self):
+        X = np.concatenate([bumps(5), np.zeros((1, 12))])
+        with pytest.raises(ValueError, match="held_out leaves a part of X that is zero everywhere"):
+            wtf.rank_scan(X, [1], LOSS, held_out=6, progress=False)
+
+    def test_the_held_out_loss_is_that_of_projections(self):
+        X, loss = bumps(), wtf.KullbackLeibler()
+        scan = wtf.rank_scan(X, [2], loss, n_seeds=1, held_out=0.25, rng=5, tol=1e-8)
+        left = rank_scan_module._folds(16, 0.25, np.random.default_rng(5), sampled=True)[0]
+        assert len(left) == 4
+        kept = np.setdiff1d(np.arange(16), left)
+        fit = wtf.nmf(X[kept], 2, loss, rng=0, n_init=5, tol=1e-8)
+        Y = fit.project(X[left]) @ fit.factors[1].T
+        expected = np.sum(X[left] * np.log(X[left] / Y) - X[left] + Y) / 4
+        assert scan.records[0].held_out == pytest.approx(expected, rel=1e-2)
+
+    @numpy_only
+    def test_a_sum_of_losses_and_all_modes_transported(self):
+        loss = wtf.LossSum(LOSS, wtf.Frobenius())
+        assert len(wtf.rank_scan(bumps(), [1], loss, n_seeds=1).records) == 1
+        whole = wtf.Wasserstein(wtf.grid_cost(6, 4, 3), eps=0.1, lam=10.0)
+        X = images() / 6
+        scan = wtf.rank_scan(X, [1, 2], whole, model="cp", n_seeds=2, held_out=None)
+        assert scan.records[0].stability == pytest.approx(1.0, abs=1e-2)
+        with pytest.raises(ValueError, match=r"held_out is 0\.2, but the loss transports"):
+            wtf.rank_scan(X, [1, 2], whole, model="cp")
+
+    @numpy_only
+    def test_same_seed_same_scan(self):
+        one, two, other = (
+            wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius(), rng=seed) for seed in (1, 1, 2)
+        )
+        numbers = [[(r.objective, r.loss, r.held_out) for r in scan] for scan in (one, two, other)]
+        assert numbers[0] == numbers[1]
+        assert numbers[0] != numbers[2]
+
+    @numpy_only
+    def test_leaves_the_data_alone(self):
+        X = bumps()
+        before = X.copy()
+        wtf.rank_scan(X, [1, 2], wtf.Frobenius())
+        np.testing.assert_array_equal(X, before)
+
+    @numpy_only
+    def test_callback_ends_it(self):
+        seen = []
+        scan = wtf.rank_scan(
+            bumps(), [1, 2, 3], wtf.Frobenius(), callback=lambda r: seen.append(r) or r.rank == 2
+        )
+        assert seen == scan.records
+        assert len(seen) == len(scan.fits) == 2
+
+    @numpy_only
+    def test_interrupt_returns_what_is_finished(self, monkeypatch):
+        fit = rank_scan_module.nmf
+
+        def stop(state):
+            raise KeyboardInterrupt
+
+        ranks = []
+
+        def interrupted(X, rank, loss, **options):
+            ranks.append(rank)
+            return fit(X, rank, loss, **options, **({"callback": stop} if rank == 3 else {}))
+
+        monkeypatch.setattr(rank_scan_module, "nmf", interrupted)
+        with pytest.warns(UserWarning, match="interrupted"):
+            scan = wtf.rank_scan(bumps(), [1, 2, 3, 4], wtf.Frobenius())
+        assert [record.rank for record in scan] == [1, 2]
+        assert ranks.count(3) == 1
+        assert 4 not in ranks
+
+    @numpy_only
+    def test_one_warning(self):
+        with pytest.warns(UserWarning, match="rank_scan: nmf: stopped after max_iter") as caught:
+            scan = wtf.rank_scan(bumps(), [2, 3], LOSS, max_iter=1, tol=1e-14)
+        assert len(caught) == 1
+        assert not scan.records[0].converged
+        assert "not all fits converged" in repr(scan)
+
+    @numpy_only
+    def test_progress(self, capsys):
+        pytest.importorskip("tqdm")
+        wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius(), n_seeds=2, progress=True)
+        assert "6/6" in capsys.readouterr().err
+
+    @numpy_only
+    def test_repr_is_a_table(self):
+        lines = repr(wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius())).splitlines()
+        assert lines[0].startswith("<rank scan of nmf")
+        assert lines[1].split() == ["rank", "objective", "loss", "held", "out", "stability", "time"]
+        assert [line.split()[0] for line in lines[2:]] == ["1", "2"]
+        assert sum("<- least held out" in line for line in lines) == 1
+
+
+@numpy_only
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("ranks", "options", "error", "said"),
+        [
+            ([], {}, ValueError, "ranks is empty"),
+            (3, {}, TypeError, "ranks is 3: expected several ranks"),
+            ([1, 0], {}, ValueError, r"ranks\[1\] is 0: expected a positive integer"),
+            ([(1, 2)], {}, TypeError, r"ranks\[0\] is \(1, 2\): expected a positive integer"),
+            ([1], {"model": "tucker"}, TypeError, r"ranks\[0\] is 1: expected a sequence"),
+            ([1], {"model": "pca"}, ValueError, "model is 'pca': expected one of"),
+            ([1], {"n_seeds": 0}, ValueError, "n_seeds is 0"),
+            ([1], {"held_out": 1}, ValueError, "held_out is 1: expected 2 to 16 folds"),
+            ([1], {"held_out": 17}, ValueError, "held_out is 17: expected 2 to 16 folds"),
+            ([1], {"held_out": 0.99}, ValueError, "held_out is 0.99 of 16 samples"),
+            ([1], {"held_out": 1.5}, ValueError, "held_out is 1.5 of 16 samples"),
+            ([1], {"held_out": -0.1}, ValueError, "held_out is -0.1: expected a positive number"),
+            ([1], {"held_out": True}, TypeError, "held_out is True"),
+            ([1], {"init": "kl"}, TypeError, "no option 'init': expected some of model, "),
+            ([1], {"rho": -1.0}, ValueError, "rho is -1.0"),
+        ],
+    )
+    def test_bad_input(self, ranks, options, error, said):
+        with pytest.raises(error, match=said):
+            wtf.rank_scan(bumps(), ranks, LOSS, **options)

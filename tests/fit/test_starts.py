@@ -1,0 +1,207 @@
+"""Where a fit starts: non-negative SVD, multiplicative steps, random and feasible blocks."""
+
+import numpy as np
+import pytest
+from fitting import LOSSES, RANKS, data, run, start, transport
+from helpers import numpy_only, to_numpy
+
+import wtfarray as wtf
+from wtfarray._fit.starts import FLOOR, feasible, kl_steps, random_blocks, scale_to_mass, svd_factor
+from wtfarray._models.models import CPModel, TuckerModel
+
+SHAPE = (7, 5, 6)
+
+
+def low_rank(rank=2, seed=0):
+    """Non-negative data of exact rank, and their factors."""
+    rng = np.random.default_rng(seed)
+    factors = [rng.gamma(1.0, size=(n, rank)) for n in SHAPE]
+    return wtf.cp_to_tensor(factors), factors
+
+
+def kl(X, Y):
+    return float(np.sum(np.where(X > 0, X * np.log(np.where(X > 0, X, 1.0) / Y), 0.0) - X + Y))
+
+
+class TestSvd:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("mode", [0, 1, 2])
+    @pytest.mark.parametrize("rank", [1, 2, 5, 9])
+    def test_non_negative_of_the_right_shape_and_type(self, array, mode, rank, dtype):
+        X = array(low_rank()[0], dtype)
+        factor = svd_factor(X, mode, rank, np.random.default_rng(0))
+        assert factor.shape == (SHAPE[mode], rank)
+        assert factor.dtype == X.dtype
+        values = to_numpy(factor)
+        assert np.isfinite(values).all()
+        assert (values >= 0).all()
+        assert (values.sum(axis=0) > 0).all()
+
+    @pytest.mark.parametrize("mode", [0, 1, 2])
+    def test_first_column_is_the_leading_singular_vector(self, array, mode):
+        """It has one sign, by Perron and Frobenius, so that nothing is cut off."""
+        X, _ = low_rank()
+        expected = np.abs(np.linalg.svd(wtf.unfold(X, mode))[0][:, 0])
+        found = to_numpy(svd_factor(array(X), mode, 2, np.random.default_rng(0))[:, 0])
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+    @pytest.mark.parametrize("mode", [0, 1, 2])
+    def test_components_apart_are_found(self, array, mode):
+        """Of components with disjoint supports the singular vectors are the factors themselves."""
+        factors = [np.zeros((n, 2)) for n in SHAPE]
+        rng = np.random.default_rng(0)
+        for f, n in zip(factors, SHAPE, strict=True):
+            f[: n // 2, 0] = rng.uniform(0.5, 1.0, n // 2)
+            f[n // 2 :, 1] = rng.uniform(0.5, 1.0, n - n // 2)
+        X = wtf.cp_to_tensor(factors, np.array([2.0, 9.0]))
+        found = to_numpy(svd_factor(array(X), mode, 2, np.random.default_rng(0)))
+        expected = factors[mode][:, ::-1] / np.linalg.norm(factors[mode][:, ::-1], axis=0)
+        np.testing.assert_allclose(found / np.linalg.norm(found, axis=0), expected, atol=1e-7)
+
+    @pytest.mark.parametrize("mode", [0, 1, 2])
+    def test_spans_what_dominates_positive_data(self, array, mode):
+        X, _ = low_rank()
+        basis = np.linalg.svd(wtf.unfold(X, mode))[0][:, :1]
+        found = to_numpy(svd_factor(array(X), mode, 2, np.random.default_rng(0)))
+        rest = basis - found @ np.linalg.lstsq(found, basis)[0]
+        assert np.linalg.norm(rest) < 1e-7
+
+    def test_deterministic_by_rng(self, array):
+        X = array(low_rank()[0])
+        first, second, other = (
+            to_numpy(svd_factor(X, 0, 9, np.random.default_rng(seed))) for seed in (0, 0, 1)
+        )
+        assert (first == second).all()
+        assert (first != other).any()
+
+    @pytest.mark.parametrize("rank", [1, 3])
+    def test_data_of_one_entry(self, array, rank):
+        X = np.zeros(SHAPE)
+        X[3, 2, 4] = 1.0
+        found = to_numpy(svd_factor(array(X), 0, rank, np.random.default_rng(0)))
+        np.testing.assert_allclose(found[:, 0], np.eye(7)[3], atol=1e-12)
+        assert (found.sum(axis=0) > 0).all()
+
+
+MODELS = {
+    "cp": (CPModel(3, learns_weights=False), [(n, 2) for n in SHAPE]),
+    "weights": (CPModel(3, learns_weights=True, scale=4.0), [*((n, 2) for n in SHAPE), (2,)]),
+    "tucker": (TuckerModel(3), [*((n, 2) for n in SHAPE), (2, 2, 2)]),
+}
+
+
+class TestKlSteps:
+    @pytest.mark.parametrize("model", MODELS)
+    def test_never_increase_the_divergence(self, array, model):
+        """Every block in turn, unconstrained: each update is a majorisation step."""
+        model, shapes = MODELS[model]
+        X = np.random.default_rng(0).gamma(1.0, size=SHAPE)
+        X[2] = 0.0
+        X[:, 1, 3] = 0.0
+        blocks = random_blocks(shapes, np.random.default_rng(1), array(X))
+        constraints = (None,) * len(shapes)
+        values = [kl(X, to_numpy(model.tensor(blocks)))]
+        for _ in range(6):
+            for k in range(len(shapes)):
+                blocks = kl_steps(model, array(X), blocks, constraints, (k,), steps=1)
+                values.append(kl(X, to_numpy(model.tensor(blocks))))
+        assert (np.diff(values) <= 1e-6 * values[0]).all()  # the floor counts for that much
+        assert values[-1] < 0.8 * values[0]
+
+    @pytest.mark.parametrize("constraint", ["rows", "columns", "all"])
+    def test_constraints_hold(self, array, constraint):
+        model, shapes = MODELS["cp"]
+        X = array(low_rank()[0])
+        blocks = random_blocks(shapes, np.random.default_rng(1), X)
+        blocks = kl_steps(model, X, blocks, (None, constraint, None), (0, 1, 2), steps=3)
+        axis = {"rows": 1, "columns": 0, "all": None}[constraint]
+        np.testing.assert_allclose(to_numpy(blocks[1]).sum(axis=axis), 1.0, rtol=1e-12)
+
+    def test_data_of_low_rank_are_recovered(self, array):
+        X, _ = low_rank(rank=1)
+        model = CPModel(3, learns_weights=False)
+        blocks = random_blocks([(n, 1) for n in SHAPE], np.random.default_rng(1), array(X))
+        blocks = kl_steps(model, array(X), blocks, (None,) * 3, (0, 1, 2), steps=3)
+        np.testing.assert_allclose(to_numpy(model.tensor(blocks)), X, rtol=1e-6)
+
+    def test_blocks_that_are_not_free_stay(self, array):
+        model, shapes = MODELS["cp"]
+        X = array(low_rank()[0])
+        blocks = random_blocks(shapes, np.random.default_rng(1), X)
+        before = [to_numpy(b) for b in blocks]
+        after = kl_steps(model, X, blocks, (None, "columns", "columns"), (0,))
+        for k in range(3):
+            assert (to_numpy(blocks[k]) == before[k]).all()
+            assert (to_numpy(after[k]) == before[k]).all() == (k > 0)
+
+
+class TestFeasible:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])
+    def test_floors_zeros_and_normalises(self, array, constraint, dtype):
+        block = np.array([[0.0, 2.0, 1.0], [3.0, 0.0, 5.0]])
+        found = to_numpy(feasible(array(block, dtype), constraint))
+        assert (found > 0).all()
+        axis = {None: None, "rows": 1, "columns": 0, "all": None}[constraint]
+        mean = block.mean(axis=axis, keepdims=True)
+        expected = np.maximum(block, FLOOR * mean)
+        if constraint is not None:
+            expected = expected / expected.sum(axis=axis, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])
+    def test_a_group_of_zeros_becomes_even(self, array, constraint):
+        found = to_numpy(feasible(array(np.zeros((2, 3))), constraint))
+        assert (found > 0).all()
+        assert np.ptp(found) == 0.0
+
+    def test_what_was_given_is_untouched(self, array):
+        block = array(np.zeros((2, 3)))
+        feasible(block, "rows")
+        assert (to_numpy(block) == 0).all()
+
+
+class TestRandom:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_same_on_every_library(self, array, dtype):
+        shapes = [(3, 2), (2, 2, 4), (5,)]
+        like = array([1.0], dtype)
+        found = random_blocks(shapes, np.random.default_rng(3), like)
+        rng = np.random.default_rng(3)
+        for block, shape in zip(found, shapes, strict=True):
+            assert block.dtype == like.dtype
+            assert (to_numpy(block) == rng.uniform(0.05, 1.0, shape).astype(dtype)).all()
+
+    def test_scaled_to_the_mass_of_the_data(self, array):
+        model, shapes = MODELS["cp"]
+        X = array(low_rank()[0])
+        blocks = random_blocks(shapes, np.random.default_rng(1), X)
+        scaled = scale_to_mass(model, X, blocks, (1,))
+        assert to_numpy(model.tensor(scaled)).sum() == pytest.approx(to_numpy(X).sum())
+        assert scaled[0] is blocks[0]
+        assert scale_to_mass(model, X, blocks, ())[1] is blocks[1]
+
+
+class TestInit:
+    @numpy_only
+    @pytest.mark.parametrize("init", ["kl", "random", "nnsvd"])
+    @pytest.mark.parametrize("model", RANKS)
+    def test_names(self, model, init):
+        fit = run(model, data(), RANKS[model], LOSSES["unbalanced"], rho=0.02, rng=0, init=init)
+        best = run(model, data(), RANKS[model], LOSSES["unbalanced"], rho=0.02, rng=0, n_init=3)
+        assert fit.converged
+        assert fit.objective == pytest.approx(best.objective, rel=0.01)
+
+    @numpy_only
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_zeros_can_grow(self, solver):
+        A, B = start("nmf", (5, 8))
+        A[0, 0] = B[3, 1] = 0.0
+        kept = A.copy(), B.copy()
+        options = {"rho": 0.02, "solver": solver}
+        loss = transport(shape=(8,))
+        fit = wtf.nmf(data((5, 8)), 2, loss, init=[A, B], **options)
+        assert fit.factors[0][0, 0] > 1e-3
+        assert fit.factors[1][3, 1] > 1e-3
+        assert (kept[0] == A).all()
+        assert (kept[1] == B).all()

@@ -1,0 +1,104 @@
+"""Fits on disk: round trips, atomic writes, files that are no fits."""
+
+import os
+
+import numpy as np
+import pytest
+from helpers import numpy_only
+from saved_fits import LOSSES, RANKS, assert_same_fit, data, not_a_fit, objective, short_fit
+
+import wtfarray as wtf
+from wtfarray._fit import result
+
+
+class TestSave:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("model", RANKS)
+    def test_round_trip_is_bit_equal(self, xp, array, device, tmp_path, model, dtype):
+        fit = short_fit(model, array(data(), dtype))
+        fit.save(tmp_path / "fit.npz")
+        loaded = wtf.load(tmp_path / "fit.npz", xp=xp, device=device)
+        assert_same_fit(loaded, fit)
+
+    @numpy_only
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_every_loss(self, tmp_path, name):
+        fit = short_fit("nmf", data(), name)
+        fit.save(tmp_path / "fit.npz")
+        loaded = wtf.load(tmp_path / "fit.npz")
+        assert_same_fit(loaded, fit)
+        assert repr(loaded.loss) == repr(fit.loss)
+        again, expected = (
+            short_fit("nmf", data(), init=f, name=name).objective for f in (loaded, fit)
+        )
+        assert again == expected
+        X = data(1)
+        assert objective(X, loaded) == objective(X, fit)
+
+    def test_across_libraries(self, xp, array, device, tmp_path):
+        """Written by one library, read by NumPy, written again, read by the first."""
+        fit = short_fit("cp", array(data()))
+        fit.save(tmp_path / "fit.npz")
+        plain = wtf.load(tmp_path / "fit.npz")
+        assert all(isinstance(factor, np.ndarray) for factor in plain.factors)
+        plain.save(tmp_path / "again.npz")
+        assert_same_fit(wtf.load(tmp_path / "again.npz", xp=xp, device=device), fit)
+
+    def test_loaded_atoms_serve_data_of_either_precision(self, xp, array, device, tmp_path):
+        short_fit("cp", array(data())).save(tmp_path / "fit.npz")
+        loaded = wtf.load(tmp_path / "fit.npz", xp=xp, device=device)
+        X = array(data(1), "float32")
+        assert loaded.project(X, tol=1e-4).dtype == X.dtype
+
+    @numpy_only
+    def test_no_pickle(self, tmp_path):
+        short_fit("cp", data(), "unbalanced").save(tmp_path / "fit.npz")
+        with np.load(tmp_path / "fit.npz", allow_pickle=False) as stored:
+            assert all(stored[name].dtype != object for name in stored.files)
+            assert {"factor_0", "factor_1", "factor_2", "weights", "header"} <= set(stored.files)
+
+    @numpy_only
+    def test_suffix_is_added(self, tmp_path):
+        short_fit("cp", data()).save(tmp_path / "fit")
+        assert [path.name for path in tmp_path.iterdir()] == ["fit.npz"]
+        short_fit("cp", data()).save(str(tmp_path / "fit.npz"))
+        assert [path.name for path in tmp_path.iterdir()] == ["fit.npz"]
+
+    @numpy_only
+    @pytest.mark.skipif(os.name != "posix", reason="other systems have no such permissions")
+    def test_who_may_read_the_file_is_left_to_the_system(self, tmp_path):
+        path, other = tmp_path / "fit.npz", tmp_path / "other"
+        short_fit("cp", data()).save(path)
+        other.touch()
+        assert path.stat().st_mode == other.stat().st_mode
+
+    @numpy_only
+    @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+    @pytest.mark.parametrize("step", ["write", "replace"])
+    def test_a_write_that_fails_leaves_the_old_file(self, tmp_path, monkeypatch, step, error):
+        path = tmp_path / "fit.npz"
+        short_fit("cp", data()).save(path)
+        before = path.read_bytes()
+
+        def half(stream, **arrays):
+            stream.write(b"half")
+            raise error
+
+        def fail(*args):
+            raise error
+
+        if step == "write":
+            monkeypatch.setattr(result.np, "savez", half)
+        else:
+            monkeypatch.setattr(result.Path, "replace", fail)
+        with pytest.raises(type(error)):
+            short_fit("cp", data(1)).save(path)
+        assert path.read_bytes() == before
+        assert os.listdir(tmp_path) == ["fit.npz"]  # noqa: PTH208
+
+
+@numpy_only
+@pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
+def test_load_refuses_a_file_of_something_else(tmp_path, name):
+    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
+        wtf.load(not_a_fit(tmp_path / name))

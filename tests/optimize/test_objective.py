@@ -1,0 +1,220 @@
+"""Evaluation of the user's function: array types, fallback, host transfers, checks."""
+
+import math
+
+import numpy as np
+import pytest
+from array_api_compat import size
+from helpers import assert_close, to_numpy
+from minimisation import (
+    SOLVERS,
+    barrier,
+    logistic,
+    logistic_data,
+    parabola,
+    quartic,
+    rosenbrock,
+    rosenbrock_start,
+    torch_or_skip,
+)
+
+import wtfarray._arrays.host
+from wtfarray._arrays.host import to_host
+from wtfarray._optimize import lbfgs
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+class TestArrays:
+    @pytest.mark.parametrize("shape", [(), (4,), (2, 1, 2)])
+    def test_any_shape(self, array, solver, shape):
+        x0 = array(np.zeros(shape))
+        result = solver(parabola, x0)
+        assert result.converged
+        assert_close(result.x, array(np.ones(shape)), atol=1e-7)
+        assert_close(result.gradient, array(np.zeros(shape)), atol=1e-7)
+
+    def test_float32(self, array, solver):
+        data, labels = logistic_data()
+        fun = logistic(array(data, dtype="float32"), array(labels, dtype="float32"))
+        result = solver(fun, array(np.zeros(5), dtype="float32"))
+        exact = lbfgs(logistic(data, labels), np.zeros(5))
+        assert result.converged
+        assert result.n_iter < 400
+        expected = array(exact.x, dtype="float32")
+        assert_close(result.x, expected, atol=2e-5, rtol=1e-5)
+        assert result.value == pytest.approx(exact.value, rel=1e-5)
+
+    def test_float32_with_minimum_zero(self, array, solver):
+        # The value itself goes to zero, so that its own rounding says nothing.
+        result = solver(rosenbrock, array(rosenbrock_start(2), dtype="float32"))
+        assert result.converged
+        np.testing.assert_allclose(to_numpy(result.x), 1.0, atol=1e-3)
+
+    def test_float64_value_of_float32_x(self, xp, array, solver):
+        def fun(x):
+            value, gradient = parabola(x)
+            return xp.astype(value, xp.float64), gradient
+
+        result = solver(fun, array(np.zeros(3), dtype="float32"))
+        assert_close(result.x, array(np.ones(3), dtype="float32"), atol=1e-6)
+
+    def test_python_float_value(self, array, solver):
+        def fun(x):
+            value, gradient = parabola(x)
+            return float(value), gradient
+
+        assert solver(fun, array(np.zeros(3))).value == pytest.approx(0, abs=1e-14)
+
+    def test_x0_is_not_modified(self, array, solver):
+        x0 = array(rosenbrock_start(4))
+        result = solver(rosenbrock, x0, max_iter=5)
+        assert result.n_iter == 5
+        assert_close(x0, array(rosenbrock_start(4)))
+
+    def test_read_only_numpy(self, solver):
+        x0 = rosenbrock_start(4)
+        x0.flags.writeable = False
+        assert solver(rosenbrock, x0, max_iter=0).x is not x0
+        assert solver(rosenbrock, x0, max_iter=5).n_iter == 5
+
+    def test_gradient_memory_may_be_reused(self, solver):
+        memory = np.empty(4)
+
+        def fun(x):
+            value, memory[:] = rosenbrock(x)
+            return value, memory
+
+        reused = solver(fun, rosenbrock_start(4), max_iter=20)
+        fresh = solver(rosenbrock, rosenbrock_start(4), max_iter=20)
+        np.testing.assert_array_equal(reused.x, fresh.x)
+        assert not np.shares_memory(reused.gradient, memory)
+
+    def test_deterministic(self, array, solver):
+        first, second = (
+            solver(rosenbrock, array(rosenbrock_start(4)), max_iter=40) for _ in range(2)
+        )
+        np.testing.assert_array_equal(to_numpy(first.x), to_numpy(second.x))
+        assert [h.value for h in first.history] == [h.value for h in second.history]
+
+    def test_agrees_with_numpy(self, array, solver):
+        result = solver(rosenbrock, array(rosenbrock_start(4)), max_iter=8)
+        reference = solver(rosenbrock, rosenbrock_start(4), max_iter=8)
+        np.testing.assert_allclose(to_numpy(result.x), reference.x, rtol=1e-8)
+        assert result.n_evaluations == reference.n_evaluations
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+class TestTorch:
+    def test_no_graph(self, xp, array, solver):
+        torch = torch_or_skip(xp)
+        weight = array(np.ones(3)).requires_grad_()
+
+        def fun(x):
+            x.requires_grad_()
+            value = torch.sum((weight * x - 1.0) ** 4)
+            (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+            return value, gradient
+
+        result = solver(fun, array(np.zeros(3)).requires_grad_(), max_iter=20)
+        assert result.n_iter > 5
+        assert not result.x.requires_grad
+        assert not result.gradient.requires_grad
+
+    def test_synchronisations(self, xp, array, solver, monkeypatch):
+        torch_or_skip(xp)
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Count(TorchDispatchMode):
+            scalars = 0
+
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                self.scalars += "_local_scalar_dense" in str(func)
+                return func(*args, **(kwargs or {}))
+
+        transfers = []
+
+        def count(x):
+            transfers.append(size(x))
+            return to_host(x)
+
+        monkeypatch.setattr(wtfarray._arrays.host, "to_host", count)
+        with Count() as mode:
+            result = solver(rosenbrock, array(rosenbrock_start(10)), max_iter=30)
+            assert mode.scalars == 0
+            float(result.x[0])
+            assert mode.scalars == 1
+        assert result.n_iter == 30
+        directions = 30 if solver is lbfgs else 0
+        assert result.n_evaluations <= len(transfers) <= result.n_evaluations + directions
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+class TestSafeFun:
+    def test_safe_fun_rescues(self, array, solver):
+        calls = []
+
+        def fragile(x):
+            value, gradient = quartic(x)
+            return (value if float(value) < 0.5 else math.nan), gradient
+
+        def safe(x):
+            calls.append(float(quartic(x)[0]))
+            return quartic(x)
+
+        result = solver(fragile, array(np.zeros(3)), safe_fun=safe, gtol=1e-6)
+        plain = solver(quartic, array(np.zeros(3)), gtol=1e-6)
+        # The same path, with one evaluation more wherever the fast formula failed, and there only.
+        np.testing.assert_array_equal(to_numpy(result.x), to_numpy(plain.x))
+        assert calls
+        assert min(calls) >= 0.5
+        assert result.n_evaluations == plain.n_evaluations + len(calls)
+
+    def test_safe_fun_sees_a_gradient_that_is_not_finite(self, array, solver):
+        def fragile(x):
+            value, gradient = parabola(x)
+            return value, gradient * math.nan
+
+        result = solver(fragile, array(np.zeros(3)), safe_fun=parabola)
+        assert result.converged
+        np.testing.assert_allclose(to_numpy(result.x), 1.0, atol=1e-7)
+
+    def test_safe_fun_fails_too(self, array, solver):
+        costs = np.arange(1.0, 4.0)
+        fun = barrier(array(costs))
+        result = solver(fun, array(np.full(3, 3.0)), safe_fun=fun)
+        alone = solver(fun, array(np.full(3, 3.0)))
+        assert result.converged
+        np.testing.assert_array_equal(to_numpy(result.x), to_numpy(alone.x))
+        assert result.n_evaluations > alone.n_evaluations
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+class TestChecks:
+    def test_gradient_shape(self, array, solver):
+        with pytest.raises(ValueError, match=r"`fun` .* shape \(2,\) of `x0`, got shape \(1, 2\)"):
+            solver(lambda _: (0.0, array([[1.0, 2.0]])), array([0.0, 0.0]))
+
+    def test_gradient_is_no_array(self, array, solver):
+        with pytest.raises(ValueError, match=r"`fun` .* gradient of the shape .* got list"):
+            solver(lambda _: (0.0, [1.0, 2.0]), array([0.0, 0.0]))
+
+    def test_gradient_dtype(self, array, solver):
+        with pytest.raises(ValueError, match=r"`fun` .* gradient of the dtype .*float64.*float32"):
+            solver(lambda _: (0.0, array([1.0], dtype="float32")), array([0.0]))
+
+    def test_value_shape(self, array, solver):
+        with pytest.raises(ValueError, match=r"`fun` .* 0-d array as its value, got shape \(1,\)"):
+            solver(lambda x: (array([1.0]), x), array([0.0]))
+
+    def test_start_outside_the_domain(self, array, solver):
+        with pytest.raises(ValueError, match="`fun` must be finite at `x0`, got value nan"):
+            solver(barrier(array([1.0])), array([-1.0]))
+
+    def test_start_that_safe_fun_cannot_save(self, array, solver):
+        fun = barrier(array([1.0]))
+        with pytest.raises(ValueError, match="`safe_fun` must be finite at `x0`"):
+            solver(fun, array([-1.0]), safe_fun=fun)
+
+    def test_start_with_infinite_gradient(self, array, solver):
+        with pytest.raises(ValueError, match="gradient norm inf"):
+            solver(lambda _: (0.0, array([math.inf])), array([1.0]))

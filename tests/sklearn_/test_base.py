@@ -1,0 +1,130 @@
+"""The estimators: scikit-learn's own checks, shapes, masses, input, pipelines."""
+
+import pickle
+
+import numpy as np
+import pytest
+from estimators import ESTIMATORS, FAST, bumps, data_of, images
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from wtfarray.sklearn import WassersteinCP, WassersteinNMF, WassersteinTucker
+
+pytestmark = pytest.mark.usefixtures("numpy_estimators")
+
+
+# The data of the checks have two or three features: a smoothing to match makes them fast.
+@parametrize_with_checks([cls(eps=0.5, tol=1e-3) for cls in ESTIMATORS])
+def test_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module", params=ESTIMATORS, ids=lambda cls: cls.__name__)
+def fitted(request):
+    X = data_of(request.param)
+    return request.param(2, **FAST).fit(X), X
+
+
+class TestFitted:
+    def test_shapes(self, fitted):
+        model, X = fitted
+        W = model.transform(X)
+        assert W.shape == (X.shape[0], 2)
+        assert model.components_.shape == (2, *X.shape[1:])
+        assert model.inverse_transform(W).shape == X.shape
+        assert model.n_features_in_ == X.shape[1]
+        assert model.n_iter_ > 1
+        assert list(model.get_feature_names_out()) == [
+            f"{type(model).__name__.lower()}{k}" for k in range(2)
+        ]
+
+    def test_masses(self, fitted):
+        model, X = fitted
+        W = model.transform(5.0 * X)
+        np.testing.assert_allclose(W.sum(axis=1), 5.0 * X.reshape(len(X), -1).sum(axis=1))
+        np.testing.assert_allclose(W, 5.0 * model.transform(X), rtol=1e-4, atol=1e-4)
+        if not isinstance(model, WassersteinTucker):
+            np.testing.assert_allclose(model.components_.reshape(2, -1).sum(axis=1), 1.0)
+
+    def test_empty_samples_have_no_coefficients(self, fitted):
+        model, X = fitted
+        some = np.concatenate([np.zeros_like(X[:1]), X[:3], np.zeros_like(X[:1])])
+        W = model.transform(some)
+        assert not np.any(W[[0, 4]])
+        np.testing.assert_allclose(W[1:4], model.transform(X[:3]), rtol=1e-6)
+        assert not np.any(model.transform(np.zeros_like(X[:2])))
+        assert model.score(some) == pytest.approx(model.score(X[:3]), rel=1e-4)
+
+    def test_samples_do_not_depend_on_each_other(self, fitted):
+        model, X = fitted
+        alone = np.concatenate([model.transform(X[i : i + 1]) for i in range(4)])
+        np.testing.assert_allclose(model.transform(X)[:4], alone, atol=1e-4)
+
+    def test_components_are_worth_more_than_the_mean(self, fitted):
+        model, X = fitted
+        one = clone(model).set_params(n_components=1).fit(X)
+        assert model.score(X) > 0.9 * one.score(X)
+
+    def test_pickle(self, fitted):
+        model, X = fitted
+        again = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(again.transform(X[:3]), model.transform(X[:3]))
+
+    def test_factors_make_the_components(self, fitted):
+        model, _ = fitted
+        if isinstance(model, WassersteinCP):
+            made = np.einsum("ir,jr->rij", *model.factors_)
+        elif isinstance(model, WassersteinTucker):
+            made = np.einsum("rab,ia,jb->rij", model.core_, *model.factors_)
+        else:
+            pytest.skip("a matrix model has no factors beside its components")
+        np.testing.assert_allclose(model.components_, made)
+
+
+class TestInput:
+    def test_other_shape(self, fitted):
+        model, X = fitted
+        with pytest.raises(ValueError, match=r"features|expected"):
+            model.transform(X[:, :-1])
+        with pytest.raises(ValueError, match=r"X has shape \(3, 5\): expected \(n, 2\)"):
+            model.inverse_transform(np.ones((3, 5)))
+
+    def test_other_size_of_a_later_mode(self):
+        model = WassersteinCP(**FAST).fit(images())
+        with pytest.raises(ValueError, match=r"X has shape \(12, 6, 5\): expected \(n, 6, 6\)"):
+            model.transform(images()[:, :, :-1])
+
+    def test_all_empty(self):
+        with pytest.raises(ValueError, match="X has no sample with both mass and weight"):
+            WassersteinNMF().fit(np.zeros((4, 5)))
+
+    def test_not_converged(self):
+        with pytest.warns(ConvergenceWarning, match="max_iter = 1: increase it"):
+            WassersteinNMF(3, max_iter=1, random_state=0).fit(bumps())
+
+
+class TestScikitLearn:
+    def test_pandas_output(self):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(bumps(), columns=[f"bin{k}" for k in range(16)])
+        model = WassersteinNMF(**FAST).set_output(transform="pandas").fit(frame)
+        assert list(model.transform(frame).columns) == ["wassersteinnmf0", "wassersteinnmf1"]
+        assert list(model.feature_names_in_) == list(frame.columns)
+
+    def test_pipeline_and_search(self):
+        X = bumps(n=40, jitter=0.02)
+        labels = X[:, :6].sum(axis=1) > 0.3
+        pipeline = make_pipeline(WassersteinNMF(3, **FAST), LogisticRegression(C=100.0))
+        assert pipeline.fit(X, labels).score(X, labels) > 0.9
+        search = GridSearchCV(WassersteinNMF(**FAST), {"n_components": [1, 3]}, cv=2).fit(X)
+        assert search.best_params_ == {"n_components": 3}
+        assert search.best_score_ < 0
+
+    def test_search_over_tensors(self):
+        search = GridSearchCV(WassersteinCP(**FAST), {"rho_atoms": [1e-3, 10.0]}, cv=2)
+        search.fit(images())
+        assert search.best_params_ == {"rho_atoms": 1e-3}

@@ -1,0 +1,177 @@
+"""Prox-linear steps, and minima where the loss is close to non-smooth."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from fitting import data, objective_of, spare_jax
+from helpers import numpy_only, to_numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wtfarray as wtf
+from wtfarray._losses.selection import terms_of
+from wtfarray._models.models import CPModel, TuckerModel
+from wtfarray._solvers.objective import Problem
+from wtfarray._solvers.prox_linear import LinearisedDual, small_term
+
+SHAPE, RANK, RHO = (3, 4, 2), 2, 0.05
+
+
+CONSTRAINTS = ("rows", "columns", "columns")
+
+
+def linearised(array, lam, distance, *, free=(0, 1, 2), tucker=False, weights=None):
+    """The dual at some blocks of a model of three modes, and these blocks."""
+    rng = np.random.default_rng(0)
+    blocks = [rng.dirichlet(np.ones(n), RANK).T for n in SHAPE]
+    blocks[0] /= blocks[0].sum(axis=1, keepdims=True)
+    constraints, model = CONSTRAINTS, CPModel(3, learns_weights=False)
+    if tucker:
+        blocks.append(rng.uniform(0.1, 1.0, (RANK,) * 3))
+        constraints, model = (*CONSTRAINTS, None), TuckerModel(3)
+    blocks = [array(block) for block in blocks]
+    loss = wtf.Wasserstein(wtf.grid_cost(*SHAPE[1:]), 0.1, lam)
+    terms = terms_of([loss], array(data(SHAPE)), None if weights is None else array(weights), None)
+    problem = Problem(model, terms, (RHO,) * len(blocks), constraints, free, SHAPE)
+    return LinearisedDual.of(problem, small_term(problem), blocks, distance), blocks, loss
+
+
+class TestDual:
+    @pytest.mark.parametrize("distance", [0.0, 2.0])
+    @pytest.mark.parametrize("lam", [0.7, math.inf])
+    @pytest.mark.parametrize("tucker", [False, True])
+    def test_gradient(self, xp, array, lam, distance, tucker):
+        spare_jax(xp)
+        dual, *_ = linearised(array, lam, distance, tucker=tucker, weights=[1.0, 2.0, 0.5])
+        rng = np.random.default_rng(1)
+        g, way = 0.2 * rng.normal(size=(2, *SHAPE))
+        _, gradient = dual.value_and_gradient(array(g))
+        h = 1e-5
+        above, below = (float(dual.value_and_gradient(array(g + t * way))[0]) for t in (h, -h))
+        expected = (above - below) / (2.0 * h)
+        assert float(np.sum(to_numpy(gradient) * way)) == pytest.approx(expected, rel=1e-6)
+        value, safe = dual.safe_value_and_gradient(array(g))
+        assert float(value) == pytest.approx(float(dual.value_and_gradient(array(g))[0]))
+        np.testing.assert_allclose(to_numpy(safe), to_numpy(gradient), rtol=1e-8)
+
+    @pytest.mark.parametrize("lam", [0.7, math.inf])
+    def test_one_block_is_the_dual_of_the_block(self, xp, array, lam):
+        spare_jax(xp)
+        dual, factors, loss = linearised(array, lam, 0.0, free=(1,))
+        block = wtf.cp_dual(
+            array(data(SHAPE)), factors, 1, loss, rho=RHO, constraint=CONSTRAINTS[1]
+        )
+        g = array(0.2 * np.random.default_rng(1).normal(size=SHAPE))
+        found, expected = dual.value_and_gradient(g), block.value_and_gradient(g)
+        assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-12)
+        np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), rtol=1e-9, atol=1e-12)
+        (factor,) = dual.factors(g)
+        np.testing.assert_allclose(to_numpy(factor), to_numpy(block.factor(g)), rtol=1e-10)
+
+    @numpy_only
+    @given(
+        seed=st.integers(0, 100),
+        size=st.floats(0.0, 2.0),
+        distance=st.sampled_from([0.0, 0.3, 10.0]),
+        lam=st.sampled_from([0.5, 20.0, math.inf]),
+    )
+    def test_is_below_the_objective_at_the_centre(self, seed, size, distance, lam):
+        dual, blocks, loss = linearised(np.asarray, lam, distance)
+        g = size * np.random.default_rng(seed).normal(size=SHAPE)
+        bound = -float(dual.safe_value_and_gradient(g)[0])
+        entropies = sum(float(wtf.entropy(block)[0]) for block in blocks)
+        result = wtf.wasserstein(data(SHAPE), wtf.cp_to_tensor(blocks), loss, tol=1e-9)
+        objective = float(result.value) + result.gap + RHO * entropies
+        assert bound <= objective + 1e-9
+
+    @numpy_only
+    def test_keeps_to_the_centre_if_distance_counts(self):
+        for distance, allowed in ((1e2, 0.1), (1e4, 1e-3)):
+            dual, blocks, _ = linearised(np.asarray, 0.7, distance)
+            found = wtf.lbfgs(dual.value_and_gradient, np.zeros(SHAPE))
+            factors = dual.factors(found.x)
+            assert max(np.abs(f - b).max() for f, b in zip(factors, blocks, strict=True)) < allowed
+
+
+def histograms(n, m, seed):
+    return np.random.default_rng(seed).dirichlet(np.ones(m), n)
+
+
+FAR_APART = [  # samples, bins, seed, eps, lam, rho
+    (6, 8, 1, 1e-3, math.inf, 1e-2),
+    (4, 3, 0, 1e-2, math.inf, 1e-2),
+    (6, 8, 1, 1e-2, math.inf, 1e-3),
+    (5, 6, 3, 5e-3, 1e4, 1e-2),
+]
+
+
+class TestFits:
+    def test_a_model_that_can_be_the_data(self, array):
+        """Y = X is a kink; along it the entropies of both factors can still grow."""
+        X, rho = np.asarray([[1 / 3, 2 / 3]]), 0.1
+        loss = wtf.Wasserstein(wtf.grid_cost(2), 1e-2)
+        fit = wtf.nmf(array(X), 2, loss, rho=rho, rng=0)
+        best = [np.asarray([[0.5, 0.5]]), np.repeat(X.T, 2, axis=1)]
+        entropies = sum(float(wtf.entropy(block)[0]) for block in best)
+        expected = float(wtf.wasserstein(X, X, loss).value) + rho * entropies
+        assert fit.converged
+        assert fit.objective == pytest.approx(expected, rel=1e-5)
+
+    @numpy_only
+    @pytest.mark.parametrize(("n", "m", "seed", "eps", "lam", "rho"), FAR_APART)
+    def test_nothing_is_left_to_gain(self, n, m, seed, eps, lam, rho):
+        X, loss = histograms(n, m, seed), wtf.Wasserstein(wtf.grid_cost(m), eps, lam)
+        fit = wtf.nmf(X, 2, loss, rho=rho, rng=0)
+        assert fit.converged
+        again = wtf.nmf(X, 2, loss, rho=rho, init=fit, tol=1e-9)
+        scale = max(abs(fit.objective), eps * n)
+        assert fit.objective - again.objective <= 2e-4 * scale
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="nmf: a block could not be solved")
+            sweeps = wtf.nmf(X, 2, loss, rho=rho, init=fit, solver="dual", tol=1e-6)
+        assert fit.objective - sweeps.objective <= 2e-4 * scale
+        assert fit.objective == pytest.approx(objective_of(X, fit), abs=1e-4 * scale)
+
+    @numpy_only
+    def test_scaling(self):
+        X, C = histograms(5, 6, 3), np.asarray(wtf.grid_cost(6)[0])
+        plain = wtf.nmf(X, 2, wtf.Wasserstein(C, 0.005), rho=0.01, rng=0)
+        scaled = wtf.nmf(X, 2, wtf.Wasserstein(C * 8.0, 0.04), rho=0.08, rng=0)
+        scale = 0.005 * 5
+        assert plain.objective == pytest.approx(scaled.objective / 8.0, abs=2e-4 * scale)
+
+    @numpy_only
+    def test_a_callback_ends_it(self):
+        X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
+        whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
+        with pytest.warns(UserWarning, match="stopped by the callback"):
+            fit = wtf.nmf(
+                *(X, 2, loss), rho=1e-2, rng=0, callback=lambda s: s.n_iter == whole.n_iter - 1
+            )
+        assert not fit.converged
+        assert fit.n_iter == whole.n_iter - 1
+
+    @numpy_only
+    def test_an_interrupt_returns_the_best(self):
+        X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
+        whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
+
+        def interrupt(state):
+            if state.n_iter == whole.n_iter - 1:
+                raise KeyboardInterrupt
+
+        with pytest.warns(UserWarning, match="interrupted"):
+            fit = wtf.nmf(X, 2, loss, rho=1e-2, rng=0, callback=interrupt)
+        assert fit.objective == pytest.approx(whole.objective, rel=0.05)
+
+    @numpy_only
+    def test_weights_count_copies(self):
+        X, loss = histograms(3, 5, 2), wtf.Wasserstein(wtf.grid_cost(5), 5e-3)
+        init = [np.full((3, 2), 0.5), histograms(2, 5, 9).T]
+        twice = [np.full((4, 2), 0.5), init[1]]
+        options = {"rho": (1e-9, 1e-2), "fixed": (1,)}
+        fit = wtf.nmf(X, 2, loss, init=init, sample_weight=np.asarray([1.0, 2.0, 1.0]), **options)
+        copies = wtf.nmf(X[[0, 1, 1, 2]], 2, loss, init=twice, **options)
+        assert fit.objective == pytest.approx(copies.objective, rel=1e-5)

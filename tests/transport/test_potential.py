@@ -1,0 +1,83 @@
+"""The change of variables between the potential g and the dual variable u."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import assert_close, to_numpy
+
+from wtfarray._transport.potential import dual_of_free, free_of_dual, shrinkage
+
+LAMS = [0.1, 1.0, 25.0, 1e4]
+
+
+class TestDualOfFree:
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_formula(self, array, xp, lam):
+        g = np.linspace(-20.0, 20.0, 41) * lam
+        u = dual_of_free(array(g), lam, xp)
+        assert_close(u, array(lam - lam * np.exp(-g / lam)), rtol=1e-13, atol=1e-15 * lam)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_small_numbers_keep_their_digits(self, array, xp, lam):
+        g = np.array([1e-12, -3e-9]) * lam
+        u = dual_of_free(array(g), lam, xp)
+        assert_close(u, array(g - g**2 / (2 * lam)), rtol=1e-15)
+
+    def test_balanced_is_the_identity(self, array, xp):
+        g = array([-1e5, 0.0, 1e5])
+        assert_close(dual_of_free(g, math.inf, xp), g, rtol=0)
+
+    def test_stays_finite_below_lam(self, array, xp):
+        u = to_numpy(dual_of_free(array([-1e5, 1e5]), 0.1, xp))
+        assert np.all(np.isfinite(u))
+        assert np.all(u <= 0.1)
+
+    def test_tends_to_the_identity(self, array, xp):
+        g = np.linspace(-3.0, 3.0, 7)
+        for lam in (1e2, 1e4, 1e6):
+            u = to_numpy(dual_of_free(array(g), lam, xp))
+            assert np.all(np.abs(u - g) <= 0.51 * g**2 / lam)
+
+
+class TestShrinkage:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("lam", LAMS)
+    @pytest.mark.parametrize("rho", [1e-12, 1e-2, 1e3])
+    def test_is_the_dual_variable_and_its_derivative(self, array, xp, lam, rho, dtype):
+        g = np.linspace(-5.0, 5.0, 41) * min(lam, 10.0)
+        shrunk, slope, outside = shrinkage(array(g, dtype), lam, rho, xp)
+        assert not bool(outside)
+        rounding = 10 * float(np.finfo(dtype).eps)
+        assert_close(slope, array(np.exp(-g / lam), dtype), rtol=rounding, atol=rounding)
+        u = -lam * to_numpy(shrunk)
+        # For speed 1e-11 may be lost of what is divided by rho.
+        bound = 2e-11 * rho + rounding * np.abs(lam * np.expm1(-g / lam))
+        assert np.all(np.abs(u - to_numpy(dual_of_free(array(g, dtype), lam, xp))) <= bound)
+
+    @pytest.mark.parametrize("g", [-1e5, -math.inf, math.nan])
+    @pytest.mark.parametrize("lam", [0.1, 1e4])
+    def test_says_what_is_out_of_the_domain(self, array, xp, g, lam):
+        shrunk, slope, outside = shrinkage(array([0.0, g * lam]), lam, 1e-2, xp)
+        assert bool(outside)
+        assert np.all(np.isnan(to_numpy(shrunk)))
+        assert np.all(np.isnan(to_numpy(slope)))
+
+
+class TestFreeOfDual:
+    @pytest.mark.parametrize("lam", [*LAMS, math.inf])
+    def test_undoes_dual_of_free(self, array, xp, lam):
+        scale = min(lam, 1e4)
+        g = np.linspace(-20.0, 20.0, 41) * scale
+        u = dual_of_free(array(g), lam, xp)
+        back = to_numpy(free_of_dual(u, lam, xp))
+        # Close to lam one rounding of u is worth exp(g/lam) in g.
+        bound = 4e-16 * (np.abs(g) + np.abs(to_numpy(u)) * np.exp(g / lam))
+        assert np.all(np.abs(back - g) <= bound)
+
+    @pytest.mark.parametrize("lam", [*LAMS, math.inf])
+    def test_is_undone_by_dual_of_free(self, array, xp, lam):
+        scale = min(lam, 1e4)
+        u = np.concatenate([-np.logspace(8, -12, 21), [0.0], np.linspace(0.05, 0.999, 10)]) * scale
+        again = dual_of_free(free_of_dual(array(u), lam, xp), lam, xp)
+        assert_close(again, array(u), rtol=1e-14)
