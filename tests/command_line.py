@@ -25,7 +25,7 @@ def run(*words):
 
 
 def refuse(*words):
-    """What the command says when it refuses: one line."""
+    """The single line of the error message."""
     result = run(*words)
     assert result.exit_code == BAD_INPUT
     assert result.stdout == ""

@@ -12,7 +12,7 @@ FAST = {"eps": 0.2, "tol": 1e-3, "random_state": 0}
 
 
 def bumps(n=24, size=16, seed=0, jitter=0.05):
-    """Mixtures of three bumps, each a little elsewhere in every sample."""
+    """Mixtures of three bumps, each shifted a little in every sample."""
     rng = np.random.default_rng(seed)
     x = (np.arange(size) + 0.5) / size
     shares = rng.dirichlet(np.full(3, 0.5), n)
@@ -24,7 +24,7 @@ def bumps(n=24, size=16, seed=0, jitter=0.05):
 
 
 def images(n=12, size=6, seed=0):
-    """Samples with two modes: mixtures of two bumps, each a little elsewhere in every sample."""
+    """Samples with two modes: mixtures of two bumps, each shifted a little in every sample."""
     rng = np.random.default_rng(seed)
     x = (np.arange(size) + 0.5) / size
     share = rng.uniform(size=(n, 1, 1))
@@ -43,7 +43,7 @@ def data_of(cls, **options):
 
 
 def objective(model, X):
-    """What the documentation says is minimised, at the best coefficients, and the loss in it."""
+    """The objective of the documentation at the best coefficients, and its loss."""
     coefficients, atoms = model.transform(X), model.components_
     value, _ = wtf.wasserstein(X, model.inverse_transform(coefficients), model.loss_)
     least, _ = model.loss_.conjugate(X, np.zeros_like(X))

@@ -33,7 +33,7 @@ def data(shape=SHAPE, seed=0, mass=1.0):
 
 
 def planted(model, shape=SHAPE, noise=0.05, seed=0):
-    """Data of two components well apart, and a start near them: one minimum is in reach."""
+    """Data of two separated components, and a start in the basin of one minimum."""
     rng = np.random.default_rng(seed)
     factors = []
     for k, n in enumerate(shape):
@@ -119,7 +119,7 @@ def loss_of(X, Y, loss):
 
 
 def blocks_of(fit):
-    """The factors, then the core or what was learned of the weights."""
+    """The factors, then the core or the learned weights."""
     if fit.core is not None:
         return [*fit.factors, fit.core]
     if len(fit.rho) > len(fit.factors):
@@ -146,7 +146,7 @@ def run(model, X, rank, loss, **options):
 
 
 def fit_few(model, X, rank, loss, **options):
-    """Few iterations; what they say about it is tested elsewhere."""
+    """A fit of two iterations; its warning is tested elsewhere."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f"{model}: stopped after max_iter")
         return run(model, X, rank, loss, max_iter=2, tol=1e-14, **options)

@@ -38,7 +38,7 @@ def random_fit(
     *,
     learned: bool = False,
 ) -> wtf.Factorisation:
-    """Make a fit that was never fitted, for what does not depend on how good it is."""
+    """Make a fit of random factors, for tests that do not depend on its quality."""
     rng = np.random.default_rng(0)
     sizes = (shape[0], math.prod(shape[1:])) if kind == "nmf" else shape
     ranks = rank if isinstance(rank, tuple) else (rank,) * len(sizes)

@@ -13,13 +13,13 @@ LAMS = [0.5, 10.0]
 
 
 def band(width, n=N):
-    """A cost on a line that forbids ways longer than ``width``."""
+    """A cost on a line that forbids transport over more than ``width`` bins."""
     distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     return np.where(distance <= width, (distance / n) ** 2, math.inf)
 
 
 def apart(*costs):
-    """Islands: nothing goes from one cost's bins to another's."""
+    """A cost with one connected component for each of the given costs."""
     n = sum(len(cost) for cost in costs)
     whole, start = np.full((n, n), math.inf), 0
     for cost in costs:
@@ -29,7 +29,7 @@ def apart(*costs):
 
 
 def partly_reachable(seed=0):
-    """In the first sample every bin is in reach of `band(1)`, in the second two are, then four."""
+    """With `band(1)` six, two and four bins of the three samples are reachable."""
     rng = np.random.default_rng(seed)
     X, Y = rng.gamma(1.0, size=(2, 3, N)) + 0.05
     X[1, 1:] = X[2, :1] = X[2, 3:] = 0.0
@@ -41,7 +41,7 @@ CLOSED = np.asarray([[False] * 6, [False] * 2 + [True] * 4, [False] * 4 + [True]
 
 
 def reachable(width=1, shape=(3, N), seed=0):
-    """Samples X and Y of which one can be made the other along the band, positive everywhere."""
+    """Positive samples X and Y, and Y can be reached from X within the band."""
     rng = np.random.default_rng(seed)
     open_ = np.isfinite(band(width, shape[1]))
     plans = np.where(open_, rng.gamma(0.5, size=(shape[0], shape[1], shape[1])) + 1e-3, 0.0)

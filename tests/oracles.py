@@ -33,10 +33,10 @@ def exponent(low, high):
     return st.floats(low, high).map(lambda t: 10**t)
 
 
-def random_cost(rng, n, barred=0.0):
-    """A cost of mean 1 that is not symmetric; the diagonal is never barred."""
-    walls = (rng.uniform(size=(n, n)) < barred) & ~np.eye(n, dtype=bool)
-    return np.where(walls, np.inf, rng.exponential(size=(n, n)))
+def random_cost(rng, n, forbidden=0.0):
+    """A cost of mean 1 that is not symmetric; the diagonal is always finite."""
+    infinite = (rng.uniform(size=(n, n)) < forbidden) & ~np.eye(n, dtype=bool)
+    return np.where(infinite, np.inf, rng.exponential(size=(n, n)))
 
 
 def random_data(rng, shape=SHAPE):

@@ -34,7 +34,7 @@ def data(seed=0):
 
 
 def short_fit(model, X, name="KL", **options):
-    """Few iterations; their warning is tested elsewhere."""
+    """A fit of two iterations; its warning is tested elsewhere."""
     options = {"rho": 0.02, "rng": 0, "max_iter": 2, "tol": 1e-14} | options
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f"{model}: stopped after max_iter")
@@ -42,14 +42,14 @@ def short_fit(model, X, name="KL", **options):
 
 
 def objective(X, fit):
-    """A number that the loss, its costs and the model decide."""
+    """A number that depends on the loss, its costs and the model."""
     if isinstance(fit.loss, wtf.Wasserstein) and not math.isinf(fit.loss.lam):
         return float(wtf.wasserstein(X, fit.to_tensor(), fit.loss).value)
     return float(fit.to_tensor().sum())
 
 
 def assert_same_fit(found, expected):
-    """Bit by bit."""
+    """Check that two fits are equal bit by bit."""
     for name in ("kind", "objective", "gap", "converged", "message", "n_iter", "history", "rho"):
         assert getattr(found, name) == getattr(expected, name), name
     assert found.constraints == expected.constraints
@@ -67,7 +67,7 @@ def assert_same_fit(found, expected):
 
 
 def not_a_fit(path):
-    """A file of something else, or a fit that was cut off."""
+    """A file that is no fit, or a truncated one."""
     if path.suffix == ".npy":
         np.save(path, np.ones(3))
     elif path.name == "other.npz":

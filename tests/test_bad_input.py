@@ -100,7 +100,7 @@ def spoilt(name, number):
 class TestValues:
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
     @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-    def test_not_finite(self, array, function, name, number):
+    def test_non_finite_values_are_refused(self, array, function, name, number):
         values, where = spoilt(name, number)
         expected = rf"{re.escape(name)} is {number} at index {where}: expected finite"
         with refused(array, ValueError, expected) as arrays:
@@ -108,7 +108,7 @@ class TestValues:
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE)
-    def test_negative(self, array, function, name):
+    def test_negative_values_are_refused(self, array, function, name):
         values, where = spoilt(name, -0.5)
         expected = rf"{re.escape(name)} is -0.5 at index {where}: expected non-negative"
         with refused(array, ValueError, expected) as arrays:
@@ -117,18 +117,18 @@ class TestValues:
 
     @pytest.mark.parametrize(("function", "name"), DATA)
     @pytest.mark.parametrize("scale", [1e-300, 1e300])
-    def test_too_small_or_too_large_to_multiply(self, array, function, name, scale):
+    def test_sums_outside_the_range_of_products_are_refused(self, array, function, name, scale):
         expected = rf"{re.escape(name)} sums to .*: expected 1e-154 to 1e\+154"
         with refused(array, ValueError, expected) as arrays:
             arrays[name] = arrays[name] * scale
             FUNCTIONS[function](arrays)
 
     @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
-    def test_matrix_of_numpy(self):
+    def test_numpy_matrix_is_refused(self):
         with pytest.raises(TypeError, match="X is a matrix"):
             wtf.nmf(np.asmatrix(np.ones((3, 4))), 2, wtf.KullbackLeibler())
 
-    def test_several_places_are_counted(self, array):
+    def test_number_of_bad_entries_is_stated(self, array):
         X = valid()["X"]
         X[0, 1, 2] = X[2, 0, 0] = X[2, 1, 3] = -1.0
         with pytest.raises(
@@ -137,14 +137,14 @@ class TestValues:
             wtf.Frobenius().bind(array(X))
 
     @pytest.mark.parametrize(("function", "name"), DATA)
-    def test_zero_everywhere(self, array, function, name):
+    def test_zero_arrays_are_refused(self, array, function, name):
         expected = rf"{re.escape(name)} is zero everywhere: expected at least one positive"
         with refused(array, ValueError, expected) as arrays:
             arrays[name] = array(0.0 * valid()[name])
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize("lam", [0.5, 2.0])
-    def test_conjugate_outside_its_domain(self, array, lam):
+    def test_dual_variable_outside_the_domain_is_refused(self, array, lam):
         U, where = spoilt("U", lam)
         expected = rf"U is {lam} at index {where}: expected values below lam = {lam}"
         with refused(array, ValueError, expected) as arrays:
@@ -156,14 +156,14 @@ class TestValues:
 
 class TestKinds:
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
-    def test_complex(self, array, function, name):
+    def test_complex_dtype_is_refused(self, array, function, name):
         expected = rf"{re.escape(name)} has dtype .*complex128.*: expected"
         with refused(array, TypeError, expected) as arrays:
             arrays[name] = array(valid()[name], "complex128")
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
-    def test_float16(self, xp, array, function, name):
+    def test_float16_is_refused(self, xp, array, function, name):
         if is_array_api_strict_namespace(xp):
             pytest.skip("array-api-strict has no float16")
         expected = rf"{re.escape(name)} has dtype .*float16.*: expected"
@@ -172,13 +172,13 @@ class TestKinds:
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
-    def test_object(self, array, function, name):
+    def test_object_dtype_is_refused(self, array, function, name):
         with refused(array, TypeError, rf"{re.escape(name)} has dtype object") as arrays:
             arrays[name] = valid()[name].astype(object)
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
-    def test_masked(self, array, function, name):
+    def test_masked_arrays_are_refused(self, array, function, name):
         expected = rf"{re.escape(name)} is a masked array: expected a plain array"
         with refused(array, TypeError, expected) as arrays:
             arrays[name] = np.ma.masked_array(valid()[name])
@@ -186,14 +186,14 @@ class TestKinds:
 
     @pytest.mark.parametrize(("function", "name"), NONNEGATIVE + REAL)
     @pytest.mark.parametrize("bad", [[1.0, 2.0], "abc", 3.0])
-    def test_no_array(self, array, function, name, bad):
+    def test_lists_strings_and_scalars_are_refused(self, array, function, name, bad):
         expected = rf"{re.escape(name)} is a .*{type(bad).__name__}: expected an array"
         with refused(array, TypeError, expected) as arrays:
             arrays[name] = bad
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), [*DATA[:6], ("entropy", "a")])
-    def test_empty(self, array, function, name):
+    def test_empty_arrays_are_refused(self, array, function, name):
         expected = rf"{re.escape(name)} has shape \(0, 2, 4\): expected at least one mode"
         with refused(array, ValueError, expected) as arrays:
             arrays[name] = array(np.zeros((0, 2, 4)))
@@ -219,7 +219,7 @@ class TestKinds:
             ("point_cost", "points", (2, 2, 2)),
         ],
     )
-    def test_shape(self, array, function, name, shape):
+    def test_another_shape_is_refused(self, array, function, name, shape):
         expected = rf"{re.escape(f'{name} has shape {shape}')}: expected"
         with refused(array, ValueError, expected) as arrays:
             arrays[name] = array(np.ones(shape))
@@ -240,7 +240,7 @@ class TestKinds:
             ("KullbackLeibler.conjugate", "U"),
         ],
     )
-    def test_two_dtypes(self, array, function, name):
+    def test_mixed_dtypes_are_refused(self, array, function, name):
         expected = rf"{re.escape(name)} has dtype .*float32 and X .*float64: expected one dtype"
         with refused(array, TypeError, expected) as arrays:
             arrays[name] = array(valid()[name], "float32")
@@ -260,7 +260,7 @@ OTHERS = [
 
 class TestMixedArrays:
     @pytest.mark.parametrize(("function", "name"), OTHERS)
-    def test_two_libraries(self, xp, array, function, name):
+    def test_mixed_libraries_are_refused(self, xp, array, function, name):
         if is_numpy_namespace(xp):
             pytest.skip("NumPy is the other library")
         with refused(array, TypeError, r"is an array of .*numpy.*expected") as arrays:
@@ -268,17 +268,17 @@ class TestMixedArrays:
             FUNCTIONS[function](arrays)
 
     @pytest.mark.parametrize(("function", "name"), OTHERS)
-    def test_two_devices(self, xp, array, device, function, name):
+    def test_mixed_devices_are_refused(self, xp, array, device, function, name):
         with refused(array, ValueError, r"is on device .*expected") as arrays:
             arrays[name] = xp.asarray(valid()[name], device=other_device(xp, device))
             FUNCTIONS[function](arrays)
 
-    def test_cost_on_another_device(self, xp, array, device):
+    def test_cost_on_another_device_is_refused(self, xp, array, device):
         cost = xp.asarray(wtf.grid_cost(4)[0], device=other_device(xp, device))
         with refused(array, ValueError, r"costs\[0\] is on device .*where the data are") as arrays:
             wtf.Wasserstein(cost, 0.1, 1.0).bind(arrays["X"])
 
-    def test_cost_of_another_library(self, xp, array):
+    def test_cost_of_another_library_is_refused(self, xp, array):
         if is_numpy_namespace(xp):
             pytest.skip("NumPy costs follow the data")
         cost = array(wtf.grid_cost(4)[0])
@@ -302,13 +302,13 @@ def other_device(xp, device):
 
 class TestCosts:
     @pytest.mark.parametrize("shape", [(3, 4), (3,), (3, 3, 1), (0, 0)])
-    def test_not_square(self, array, shape):
+    def test_non_square_cost_is_refused(self, array, shape):
         expected = rf"costs\[1\] has shape {re.escape(str(shape))}: expected a square matrix"
         with pytest.raises(ValueError, match=expected):
             wtf.Wasserstein([array(np.ones((2, 2))), array(np.ones(shape))], 0.1)
 
     @pytest.mark.parametrize("number", [math.nan, -1.0, -math.inf])
-    def test_bad_numbers(self, array, number):
+    def test_negative_or_nan_cost_is_refused(self, array, number):
         cost = wtf.grid_cost(4)[0]
         cost[1, 2] = number
         before = cost.copy()
@@ -318,7 +318,7 @@ class TestCosts:
             wtf.Wasserstein(array(cost), 0.1)
         np.testing.assert_array_equal(cost, before)
 
-    def test_row_of_inf(self, array):
+    def test_row_of_infinite_costs_is_refused(self, array):
         cost = wtf.grid_cost(4)[0]
         cost[2, :] = math.inf
         with pytest.raises(
@@ -326,13 +326,13 @@ class TestCosts:
         ):
             wtf.Wasserstein(array(cost), 0.1)
 
-    def test_size_of_its_mode(self, array):
+    def test_cost_must_have_the_size_of_its_mode(self, array):
         loss = wtf.Wasserstein(wtf.grid_cost(2, 5), 0.1, 1.0)
         expected = r"costs\[1\] has shape \(5, 5\): expected \(4, 4\), the size of mode 2 of X"
         with refused(array, ValueError, expected) as arrays:
             wtf.wasserstein(arrays["X"], arrays["Y"], loss)
 
-    def test_size_of_its_modes(self, array):
+    def test_cost_must_have_the_size_of_its_group_of_modes(self, array):
         loss = wtf.Wasserstein(wtf.grid_cost(5), 0.1, 1.0, modes=((1, 2),))
         expected = r"costs\[0\] has shape \(5, 5\): expected \(8, 8\), the size of modes 1, 2 of X"
         with refused(array, ValueError, expected) as arrays:
@@ -350,7 +350,7 @@ class TestCosts:
             (np.ones((2, 2), dtype=np.float16), r"costs\[0\] has dtype float16"),
         ],
     )
-    def test_kind(self, costs, expected):
+    def test_costs_that_are_no_real_arrays_are_refused(self, costs, expected):
         with pytest.raises((TypeError, ValueError), match=expected):
             wtf.Wasserstein(costs, 0.1)
 
@@ -367,15 +367,15 @@ class TestCosts:
             ((1, ()), ValueError, r"modes is \(1, \(\)\): expected .*one a cost"),
         ],
     )
-    def test_modes(self, array, modes, error, expected):
+    def test_bad_modes_are_refused(self, array, modes, error, expected):
         with refused(array, error, expected) as arrays:
             wtf.Wasserstein(wtf.grid_cost(2, 2), 0.1, modes=modes).bind(arrays["X"])
 
-    def test_modes_that_are_no_sequence(self):
+    def test_modes_that_are_no_sequence_are_refused(self):
         with pytest.raises((TypeError, ValueError), match="modes is 1: expected"):
             wtf.Wasserstein(wtf.grid_cost(2), 0.1, modes=1)
 
-    def test_more_costs_than_modes(self, array):
+    def test_more_costs_than_modes_are_refused(self, array):
         with pytest.raises(ValueError, match="X has 1 modes: expected at least 2"):
             transport().bind(array(np.ones(4)))
 
@@ -392,11 +392,11 @@ class TestCosts:
             (lambda: wtf.grid_cost(3, spacing=(1.0, 1.0)), "spacing has 2 entries: expected"),
         ],
     )
-    def test_grid_cost(self, call, expected):
+    def test_bad_arguments_of_grid_cost_are_refused(self, call, expected):
         with pytest.raises((TypeError, ValueError), match=expected):
             call()
 
-    def test_point_cost(self, array):
+    def test_bad_arguments_of_point_cost_are_refused(self, array):
         with pytest.raises(ValueError, match=r"scale is 'sum': expected .*'mean'"):
             wtf.point_cost(array([1.0, 2.0]), scale="sum")
         with pytest.raises(ValueError, match="p is 0: expected a positive number"):
@@ -419,19 +419,19 @@ WRONG = [
 
 class TestNumbers:
     @pytest.mark.parametrize(("number", "error"), [*WRONG, (math.inf, ValueError)])
-    def test_eps(self, number, error):
+    def test_bad_eps_is_refused(self, number, error):
         expected = rf"eps is {re.escape(repr(number))}: expected a positive number$"
         with pytest.raises(error, match=expected):
             wtf.Wasserstein(wtf.grid_cost(3), number)
 
     @pytest.mark.parametrize(("number", "error"), WRONG)
-    def test_lam(self, number, error):
+    def test_bad_lam_is_refused(self, number, error):
         expected = rf"lam is {re.escape(repr(number))}: expected a positive number or inf"
         with pytest.raises(error, match=expected):
             wtf.Wasserstein(wtf.grid_cost(3), 0.1, number)
 
     @pytest.mark.parametrize(("number", "error"), [*WRONG, (math.inf, ValueError)])
-    def test_rho(self, array, number, error):
+    def test_bad_rho_is_refused(self, array, number, error):
         expected = rf"rho is {re.escape(repr(number))}: expected a positive number$"
         with refused(array, error, expected) as v:
             wtf.cp_dual(v["X"], factors(v), 0, transport(), rho=number)
@@ -439,7 +439,7 @@ class TestNumbers:
             wtf.tucker_dual(v["X"], v["core"], factors(v), "core", transport(), rho=number)
 
     @pytest.mark.parametrize(("number", "error"), [*WRONG, (math.inf, ValueError)])
-    def test_tol(self, array, number, error):
+    def test_bad_tol_is_refused(self, array, number, error):
         expected = rf"tol is {re.escape(repr(number))}: expected a positive number$"
         with refused(array, error, expected) as v:
             wtf.wasserstein(v["X"], v["Y"], transport(), tol=number)
@@ -447,14 +447,14 @@ class TestNumbers:
     @pytest.mark.parametrize(
         ("number", "error"), [(0, ValueError), (-3, ValueError), (2.5, TypeError), ("1", TypeError)]
     )
-    def test_max_iter(self, array, number, error):
+    def test_bad_max_iter_is_refused(self, array, number, error):
         with refused(array, error, "max_iter.*expected|max_iter.*must be") as v:
             wtf.wasserstein(v["X"], v["Y"], transport(), max_iter=number)
 
 
 class TestArguments:
     @pytest.mark.parametrize("constraint", ["row", "Rows", 1, ["rows"], ""])
-    def test_unknown_constraint(self, array, constraint):
+    def test_unknown_constraint_is_refused(self, array, constraint):
         shown = re.escape(repr(constraint))
         expected = rf"constraint is {shown}: expected .*None.*rows.*columns.*all"
         with refused(array, ValueError, expected) as v:
@@ -467,7 +467,7 @@ class TestArguments:
             )
 
     @pytest.mark.parametrize("constraint", ["rows", "columns"])
-    def test_rows_of_no_matrix(self, array, constraint):
+    def test_rows_and_columns_need_a_matrix(self, array, constraint):
         expected = (
             rf"constraint is '{constraint}' for an array with 3 modes: expected None or 'all'"
         )
@@ -484,19 +484,19 @@ class TestArguments:
         ("block", "error"),
         [(3, ValueError), (-4, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)],
     )
-    def test_block(self, array, block, error):
+    def test_bad_block_is_refused(self, array, block, error):
         with refused(array, error, rf"block is {block}: expected") as v:
             wtf.cp_dual(v["X"], factors(v), block, transport(), rho=0.1)
         with refused(array, error, rf"block is {block}: expected") as v:
             wtf.tucker_dual(v["X"], v["core"], factors(v), block, transport(), rho=0.1)
 
-    def test_block_of_the_other_model(self, array):
+    def test_block_of_the_other_model_is_refused(self, array):
         with refused(array, (TypeError, ValueError), "block is 'core': expected .*'weights'") as v:
             wtf.cp_dual(v["X"], factors(v), "core", transport(), rho=0.1)
         with refused(array, (TypeError, ValueError), "block is 'weights': expected .*'core'") as v:
             wtf.tucker_dual(v["X"], v["core"], factors(v), "weights", transport(), rho=0.1)
 
-    def test_number_of_factors(self, array):
+    def test_another_number_of_factors_is_refused(self, array):
         with refused(
             array, ValueError, "factors has 2 entries: expected 3, one for each mode"
         ) as v:
@@ -506,7 +506,7 @@ class TestArguments:
         with refused(array, ValueError, "factors is empty: expected at least one") as v:
             wtf.cp_dual(v["X"], [], 0, wtf.Frobenius(), rho=0.1)
 
-    def test_factors_that_are_one_array(self, array):
+    def test_factors_that_are_one_array_are_refused(self, array):
         expected = r"factors is a \w+: expected a list or tuple of arrays"
         with refused(array, TypeError, expected) as v:
             wtf.cp_dual(v["X"], v["factors[0]"], 0, wtf.Frobenius(), rho=0.1)
@@ -514,13 +514,13 @@ class TestArguments:
             wtf.tucker_to_tensor(v["core"], v["factors[0]"])
 
     @pytest.mark.parametrize("loss", [wtf.Frobenius(), wtf.KullbackLeibler(), "W2", None])
-    def test_wasserstein_of_another_loss(self, array, loss):
+    def test_wasserstein_refuses_another_loss(self, array, loss):
         expected = rf"loss is a {type(loss).__name__}: expected Wasserstein"
         with refused(array, TypeError, expected) as v:
             wtf.wasserstein(v["X"], v["Y"], loss)
 
     @pytest.mark.parametrize("loss", ["W2", None, wtf.Wasserstein])
-    def test_dual_of_no_loss(self, array, loss):
+    def test_dual_refuses_what_is_no_loss(self, array, loss):
         with refused(array, TypeError, r"loss is .*: expected .*Wasserstein") as v:
             wtf.cp_dual(v["X"], factors(v), 0, loss, rho=0.1)
 
@@ -571,14 +571,14 @@ class TestAlgebra:
             ),
         ],
     )
-    def test_refused(self, array, call, expected):
+    def test_bad_arguments_of_the_algebra_are_refused(self, array, call, expected):
         with refused(array, (TypeError, ValueError), expected) as arrays:
             call(arrays)
 
 
 class TestOptimisers:
     @pytest.mark.parametrize("solver", [wtf.lbfgs, wtf.gradient_descent])
-    def test_start(self, array, solver):
+    def test_bad_start_is_refused(self, array, solver):
         def fun(x):
             return 0.0 * x[0], 0.0 * x
 

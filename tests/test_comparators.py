@@ -112,7 +112,7 @@ class TestDefaults:
     """Against the other libraries as most call them, from many starts."""
 
     @pytest.mark.parametrize("shape", [(30, 20), (12, 10, 8)], ids=["nmf", "cp"])
-    def test_mean_loss_is_no_higher(self, array, shape):
+    def test_mean_loss_is_no_higher_than_theirs(self, array, shape):
         ours, theirs = [], []
         for seed in range(4):
             X, start = noisy(shape, 3, seed)
@@ -128,10 +128,10 @@ class TestDefaults:
 class TestSwift:
     """The sum over the modes of transport along their fibres (Afshar et al. 2020)."""
 
-    def test_recovers_atoms(self, array):
+    def test_swift_recovers_the_atoms(self, array):
         assert self.least_cosines(array, 300, 0)[0] > 0.95
 
-    def test_is_closer_than_a_squared_error_in_the_mean(self, array):
+    def test_swift_is_closer_than_frobenius_in_the_mean(self, array):
         # Not in every draw: the mean over some decides.
         found = np.asarray([self.least_cosines(array, 100, seed) for seed in range(3)])
         assert found[:, 0].mean() > found[:, 1].mean()

@@ -103,7 +103,7 @@ class TestEveryFunction:
                 assert found.dtype == like.dtype, where
                 assert device(found) == device(like), where
 
-    def test_read_only_inputs(self, xp, array):
+    def test_inputs_may_be_read_only(self, xp, array):
         if not is_numpy_namespace(xp):
             pytest.skip("only NumPy arrays can be made read-only")
 
@@ -127,7 +127,7 @@ class TestEveryFunction:
         for found, before in made:
             np.testing.assert_array_equal(to_numpy(found), before)
 
-    def test_no_result_requires_grad(self, xp, array):
+    def test_results_carry_no_autograd_graph(self, xp, array):
         if not is_torch_namespace(xp):
             pytest.skip("only torch has graphs")
 
@@ -211,7 +211,7 @@ class TestOtherDevices:
     @pytest.mark.usefixtures("torch")
     @pytest.mark.parametrize("name", ["unbalanced", "Frobenius", "KL"])
     @pytest.mark.parametrize(("model", "block", "constraint"), CONSTRAINTS)
-    def test_meta(self, array, model, block, constraint, name):
+    def test_block_dual_stays_on_the_meta_device(self, array, model, block, constraint, name):
         def move(tensor):
             return tensor.to("meta")
 
@@ -223,7 +223,7 @@ class TestOtherDevices:
         assert dual.factor(dual.start()).device.type == "meta"
 
     @pytest.mark.usefixtures("torch")
-    def test_meta_balanced(self, array):
+    def test_balanced_block_dual_stays_on_the_meta_device(self, array):
         def move(tensor):
             return tensor.to("meta")
 
@@ -233,7 +233,7 @@ class TestOtherDevices:
 
     @pytest.mark.parametrize("name", ["unbalanced", "Frobenius", "KL"])
     @pytest.mark.parametrize(("model", "block", "constraint"), CONSTRAINTS)
-    def test_no_synchronisation(self, torch, array, model, block, constraint, name):
+    def test_block_dual_never_synchronises(self, torch, array, model, block, constraint, name):
         dual = build(array, model, block, LOSSES[name], constraint)
         g = dual.start() + 0.1
         assert count_synchronisations(torch, lambda: dual.value_and_gradient(g)) == 0
@@ -243,7 +243,7 @@ class TestOtherDevices:
         assert count_synchronisations(torch, lambda: (float(g[0]), bool(g[1] > 0))) == 2
 
     @pytest.mark.usefixtures("torch")
-    def test_lbfgs_direction(self, array, monkeypatch):
+    def test_lbfgs_direction_takes_one_host_transfer(self, array, monkeypatch):
         """All but the two-loop recursion on a few host numbers stays on the device."""
         shapes = []
 

@@ -13,7 +13,7 @@ OPTIONAL = {"click", "cupy", "jax", "matplotlib", "rich", "sklearn", "torch"}
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name):
+def test_examples_of_the_docstrings_hold(name):
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -48,7 +48,7 @@ BANDS = {
 
 
 def banded(lam):
-    """Bins out of reach in the first sample; balanced, Y is 0 there."""
+    """The first sample has unreachable bins, where a balanced Y is 0."""
     X = jnp.asarray([[3.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])
     Y = jnp.asarray([[1.0, 2.0, 1.5, 0.5], [2.0, 2.0, 2.0, 4.0], [5.0, 4.0, 6.0, 5.0]])
     return X, Y.at[0, 2:].set(0.0) if math.isinf(lam) else Y
@@ -56,7 +56,7 @@ def banded(lam):
 
 class TestInfiniteCosts:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_are_those_of_the_numpy_solver(self, lam):
+    def test_value_and_gradient_agree_with_numpy(self, lam):
         X, Y = banded(lam)
         values = each(X, Y, BANDS[lam])
         expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), BANDS[lam], tol=1e-12)
@@ -67,7 +67,7 @@ class TestInfiniteCosts:
             np.testing.assert_allclose(to_numpy(gradient), expected.gradient, atol=1e-5)
             assert gradient[0, 2:].tolist() == [1.0, 1.0]
 
-    def test_infinite_losses_are_nan_when_traced(self):
+    def test_infeasible_samples_are_nan_when_traced(self):
         X, Y = banded(math.inf)
         far = jnp.asarray([[5.0, 5.0, 5.0, 5.0], [1.0, 4.0, 3.0, 2.0], [1.0, 1.0, 1.0, 17.0]])
         Y = jnp.where(jnp.arange(3)[:, None] == 2, far, Y)
@@ -76,7 +76,7 @@ class TestInfiniteCosts:
         values = jax.jit(lambda Y: each(X, Y, BANDS[math.inf], max_iter=200))(Y)
         assert jnp.isnan(values).tolist() == [False, False, True]
 
-    def test_islands(self):
+    def test_components_of_unequal_mass_are_nan_when_traced(self):
         C = np.full((4, 4), math.inf)
         C[:2, :2] = C[2:, 2:] = 1.0
         X, Y = banded(math.inf)
@@ -89,7 +89,7 @@ class TestInfiniteCosts:
 
 @pytest.mark.parametrize("lam", LAMS)
 class TestGradient:
-    def test_check_grads_in_both(self, lam):
+    def test_check_grads_passes_in_both_arguments(self, lam):
         check_grads(
             lambda X, Y: each(X, Y, LOSSES[lam]),
             samples(lam),
@@ -99,7 +99,7 @@ class TestGradient:
             rtol=1e-5,
         )
 
-    def test_is_that_of_the_numpy_solver(self, lam):
+    def test_gradient_agrees_with_numpy(self, lam):
         X, Y = samples(lam)
         values = each(X, Y, LOSSES[lam])
         gradient = jax.grad(lambda Y: jnp.sum(each(X, Y, LOSSES[lam])))(Y)
@@ -123,7 +123,7 @@ class TestGradient:
                 twice(Y)
 
 
-def test_jit():
+def test_compiled_loss_agrees_and_bad_samples_are_nan():
     X, Y = samples(1.0)
 
     def both(X, Y):
@@ -138,7 +138,7 @@ def test_jit():
     found, expected = compiled(X, Y), both(X, Y)
     np.testing.assert_allclose(to_numpy(found[0]), to_numpy(expected[0]), rtol=1e-12)
     np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), rtol=1e-6, atol=1e-9)
-    # Compiled code cannot refuse a sample: it has no loss, and the others keep theirs.
+    # Compiled code cannot raise: the loss of a bad sample is NaN, the others keep theirs.
     bad = Y.at[1, 2].set(-1.0)
     with pytest.raises(ValueError, match=r"Y is -1\.0 at index \(1, 2\)"):
         each(X, bad, LOSSES[1.0])
@@ -152,7 +152,7 @@ def test_jit():
     np.testing.assert_allclose(kept, to_numpy(expected[0])[[0, 2]], rtol=1e-10)
 
 
-def test_vmap_is_a_loop():
+def test_vmap_agrees_with_a_loop():
     X, Y = samples(1.0)
     one = jax.value_and_grad(lambda y, x: each(x, y, LOSSES[1.0]))
     values, gradients = jax.vmap(one)(Y, X)
@@ -161,7 +161,7 @@ def test_vmap_is_a_loop():
     np.testing.assert_allclose(to_numpy(gradients), to_numpy(expected), rtol=1e-5, atol=1e-5)
 
 
-def test_zeros_along_another_mode_in_float32():
+def test_softmax_that_underflows_has_a_finite_gradient_in_float32():
     """A softmax that underflows, and zeros in the data, transported along the first mode."""
     rng = np.random.default_rng(1)
     X = rng.gamma(1.0, size=(4, 3)) * (rng.uniform(size=(4, 3)) < 0.7)
@@ -190,7 +190,7 @@ def test_zeros_along_another_mode_in_float32():
     )
 
 
-def test_empty_sample():
+def test_gradient_of_an_empty_sample_is_lam():
     X, Y = samples(1.0)
     X = X.at[1].set(0.0)
     value, gradient = jax.value_and_grad(lambda Y: jnp.sum(each(X, Y, LOSSES[1.0])))(Y)
@@ -199,7 +199,7 @@ def test_empty_sample():
     np.testing.assert_allclose(to_numpy(gradient)[1], np.ones(4))  # lam
 
 
-def test_reductions():
+def test_reductions_are_sum_and_mean_of_the_samples():
     X, Y = samples(1.0)
     values = each(X, Y, LOSSES[1.0])
     assert values.shape == (3,)
@@ -208,8 +208,8 @@ def test_reductions():
         assert float(found) == pytest.approx(float(reduce(values)), rel=1e-14)
 
 
-def test_costs_of_jax_are_the_same():
-    """They cannot be read where the data are traced: they are, before."""
+def test_costs_may_be_jax_arrays():
+    """They are read before tracing, because they cannot be read inside a trace."""
     X, Y = samples(1.0)
     loss = wtf.Wasserstein(jnp.asarray(wtf.grid_cost(4)[0]), eps=0.2, lam=1.0)
     traced = jax.make_jaxpr(lambda Y: each(X, Y, loss))(Y)
@@ -217,20 +217,20 @@ def test_costs_of_jax_are_the_same():
     assert bool(jnp.all(each(X, Y, loss) == each(X, Y, LOSSES[1.0])))
 
 
-class TestRefusals:
-    def test_other_libraries(self):
+class TestRefused:
+    def test_arrays_of_other_libraries_are_refused(self):
         with pytest.raises(TypeError, match="X is a list: expected a JAX array"):
             wasserstein_loss([[1.0] * 4] * 3, jnp.ones((3, 4)), LOSSES[1.0])
 
-    def test_reduction(self):
+    def test_unknown_reduction_is_refused(self):
         with pytest.raises(ValueError, match="reduction is 'max': expected one of"):
             wasserstein_loss(*samples(1.0), LOSSES[1.0], reduction="max")
 
-    def test_masses(self):
+    def test_unequal_masses_are_refused(self):
         with pytest.raises(ValueError, match="expected the same mass"):
             wasserstein_loss(*samples(1.0), LOSSES[math.inf])
 
-    def test_shapes_and_dtypes_also_when_traced(self):
+    def test_other_shapes_and_dtypes_are_refused_when_traced(self):
         X, Y = samples(1.0)
         with pytest.raises(ValueError, match=r"Y has shape \(4,\): expected \(3, 4\)"):
             jax.jit(lambda Y: wasserstein_loss(X, Y, LOSSES[1.0]))(Y[0])
@@ -239,6 +239,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"costs\[0\] has shape \(4, 4\): expected \(3, 3\)"):
             jax.jit(lambda Y: wasserstein_loss(Y, Y, LOSSES[1.0]))(Y[:, :3])
 
-    def test_other_losses(self):
+    def test_other_losses_are_refused(self):
         with pytest.raises(TypeError, match="loss is a Frobenius: expected Wasserstein"):
             wasserstein_loss(*samples(1.0), wtf.Frobenius())

@@ -1,4 +1,4 @@
-"""What the pages for other libraries promise, and the code that they show."""
+"""The pages for authors of other libraries: their code runs, their claims hold."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +25,13 @@ def blocks():
 
 
 @pytest.mark.parametrize(("code", "library"), list(blocks()))
-def test_code_runs(backend, code, library):
+def test_code_of_the_pages_runs(backend, code, library):
     if backend.name != library:
         pytest.skip(f"runs in the {library} session")
     exec(compile(code, "the page", "exec"), {})
 
 
-def test_there_is_code():
+def test_pages_show_code_for_every_library():
     assert {block.values[1] for block in blocks()} == {"numpy", "torch", "jax"}
 
 
@@ -46,11 +46,11 @@ class TestFits:
         loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.1, lam=1.0)
         return to_numpy(wtf.nmf(X, 2, loss, rng=seed).to_tensor())
 
-    def test_same_seed_same_result(self, array):
+    def test_same_seed_gives_equal_results(self, array):
         assert (self.fit(array, 0) == self.fit(array, 0)).all()
 
-    def test_threads(self, array):
-        """The same results as one after the other, to the last bit."""
+    def test_threads_give_bit_equal_results(self, array):
+        """Fits in threads equal sequential fits bit by bit."""
         alone = [self.fit(array, seed) for seed in range(4)]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda seed: self.fit(array, seed), range(4)))

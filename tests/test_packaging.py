@@ -29,7 +29,7 @@ class Package:
     """Of an environment with the wheel, and with the other packages of this one."""
 
     def run(self, code):
-        """What some Python prints; it must not warn."""
+        """The output of some Python code, which must not warn."""
         command = [self.python, "-W", "error", "-c", textwrap.dedent(code)]
         run = subprocess.run(command, capture_output=True, text=True, check=False, env=clean())
         assert run.returncode == 0, run.stderr
@@ -37,7 +37,7 @@ class Package:
 
 
 def clean():
-    """The environment without what would lead Python to the sources."""
+    """The environment without the variables that lead Python to the sources."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
@@ -81,14 +81,14 @@ def package(backend, tmp_path_factory):
     )
 
 
-def test_sdist_has_what_it_takes(package):
+def test_sdist_holds_sources_and_tests(package):
     with tarfile.open(package.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "src/wtfarray/py.typed"} <= names
     assert "tests/test_packaging.py" in names
 
 
-def test_wheel_is_the_library_and_no_more(package):
+def test_wheel_holds_the_library_only(package):
     with zipfile.ZipFile(package.wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -102,8 +102,8 @@ def test_wheel_is_the_library_and_no_more(package):
     assert {"jax", "tensorly", "torch"} <= set(header.get_all("Provides-Extra"))
 
 
-def test_works_without_extras(package):
-    """With every optional package out of reach, and a fit that would use one if it could."""
+def test_library_works_without_extras(package):
+    """Optional packages cannot be imported; a fit must not need them."""
     package.run(
         f"""
         import sys
@@ -133,13 +133,13 @@ def test_works_without_extras(package):
     )
 
 
-def test_import_brings_no_extra(package):
+def test_import_loads_no_extra(package):
     loaded = package.run("import sys, wtfarray; print(*sys.modules)")
     assert not {name.partition(".")[0] for name in loaded.split()} & OPTIONAL
 
 
-def test_import_time(package, record_property):
-    """No more than twice that of what it is built on, in processor time, which others share."""
+def test_import_takes_at_most_twice_as_long_as_its_dependencies(package, record_property):
+    """In processor time, as other processes share the machine."""
     code = """
         import json, time
 

@@ -39,7 +39,7 @@ def labelled(ax):
 
 
 class TestAtoms:
-    def test_lines_of_one_mode(self, array):
+    def test_atoms_of_one_mode_are_lines(self, array):
         fit = random_fit(array, "nmf", (6, 9), 3)
         ax = plot.atoms(fit)
         for r, line in enumerate(ax.lines):
@@ -49,7 +49,7 @@ class TestAtoms:
         assert labelled(ax)
 
     @pytest.mark.parametrize(("model", "rank"), [("cp", 4), ("nmf", 4), ("tucker", (4, 2, 3))])
-    def test_mosaic_of_two_modes(self, array, model, rank):
+    def test_atoms_of_two_modes_are_a_mosaic(self, array, model, rank):
         fit = random_fit(array, model, SHAPE, rank)
         ax = plot.atoms(fit)
         A = [to_numpy(factor) for factor in fit.factors]
@@ -70,13 +70,13 @@ class TestAtoms:
         assert (ax.get_ylabel(), ax.get_xlabel()) == ("mode 1", "mode 2")
 
     @numpy_only
-    def test_weights_count(self):
+    def test_atoms_are_scaled_by_their_weights(self):
         fit = random_fit(np.array, "nmf", (6, 9), 2, learned=True)
         drawn = np.stack([line.get_ydata() for line in plot.atoms(fit).lines])
         np.testing.assert_allclose(drawn.sum(axis=1), fit.weights)
 
     @numpy_only
-    def test_one_mode_of_many(self):
+    def test_mode_chooses_the_factor_to_draw(self):
         fit = random_fit(np.array, "cp", (6, 5, 4, 3), 2)
         ax = plot.atoms(fit, mode=-1)
         np.testing.assert_array_equal(ax.lines[1].get_ydata(), fit.factors[3][:, 1])
@@ -85,7 +85,7 @@ class TestAtoms:
             plot.atoms(fit)
 
     @numpy_only
-    def test_flattened_images(self):
+    def test_shape_unflattens_images(self):
         fit = random_fit(np.array, "nmf", (6, 20), 1)
         np.testing.assert_allclose(
             picture(plot.atoms(fit, shape=(5, 4))),
@@ -95,7 +95,7 @@ class TestAtoms:
             plot.atoms(fit, shape=(3, 4))
 
     @numpy_only
-    def test_many_lines_can_be_told_apart(self):
+    def test_many_lines_differ_in_colour_or_style(self):
         ax = plot.atoms(random_fit(np.array, "nmf", (6, 9), 20))
         looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
         assert len(looks) == 20
@@ -109,7 +109,7 @@ class TestAtoms:
 
 
 class TestReconstruction:
-    def test_areas_and_lines(self, array):
+    def test_samples_of_one_mode_are_areas_under_lines(self, array):
         X = array(data((6, 9)))
         fit = random_fit(array, "nmf", (6, 9), 2)
         ax = plot.reconstruction(fit, X, samples=(4, 1))
@@ -122,7 +122,7 @@ class TestReconstruction:
         assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "1"]
         assert labelled(ax)
 
-    def test_rows_of_images(self, array):
+    def test_samples_of_two_modes_are_rows_of_images(self, array):
         X = array(data())
         fit = random_fit(array, "cp", SHAPE, 2)
         tiles = picture(plot.reconstruction(fit, X, samples=(0, 5)))
@@ -132,7 +132,7 @@ class TestReconstruction:
         np.testing.assert_allclose(tiles[6:, 5:9], model / most)
 
     @numpy_only
-    def test_few_samples_and_other_data(self):
+    def test_samples_out_of_range_and_other_data_are_refused(self):
         fit = random_fit(np.array, "nmf", (2, 9), 2)
         assert len(plot.reconstruction(fit, data((2, 9))).lines) == 2
         with pytest.raises(ValueError, match=r"samples is \(7,\): expected indices below 2"):
@@ -142,7 +142,7 @@ class TestReconstruction:
 
 
 class TestConvergence:
-    def test_shows_objective_and_gap(self, array):
+    def test_objective_and_gap_are_drawn(self, array):
         fit = random_fit(array, "nmf", (6, 9), 2)
         ax = plot.convergence(fit)
         objective, gap, last = ax.lines
@@ -153,7 +153,7 @@ class TestConvergence:
         assert labelled(ax)
 
     @numpy_only
-    def test_a_loss_without_gap(self):
+    def test_loss_without_gap_draws_one_curve(self):
         ax = plot.convergence(wtf.nmf(data((6, 9)), 2, wtf.KullbackLeibler(), rng=0))
         assert len(ax.lines[0].get_ydata()) > 0
         assert len(ax.lines) == 1
@@ -164,7 +164,7 @@ class TestCore:
     @pytest.mark.parametrize(
         ("shape", "rank"), [((6, 5, 4), (2, 3, 2)), ((6, 9), (2, 3)), ((4, 3, 2, 2), (1, 3, 2, 2))]
     )
-    def test_heat_map(self, array, shape, rank):
+    def test_core_is_a_heat_map(self, array, shape, rank):
         fit = random_fit(array, "tucker", shape, rank)
         ax = plot.core(fit)
         np.testing.assert_allclose(picture(ax), to_numpy(fit.core).reshape(rank[0], -1))
@@ -173,7 +173,7 @@ class TestCore:
         assert labelled(ax)
 
     @numpy_only
-    def test_refuses_a_fit_without_core(self):
+    def test_fit_without_core_is_refused(self):
         with pytest.raises(ValueError, match="fit is a cp fit, which has no core"):
             plot.core(random_fit(np.array, "cp", SHAPE, 2))
 
@@ -183,7 +183,7 @@ class TestRankScan:
     def scan(self, **options):
         return wtf.rank_scan(data((8, 9)), [1, 2, 3], wtf.KullbackLeibler(), **options)
 
-    def test_three_curves(self):
+    def test_loss_held_out_loss_and_stability_are_drawn(self):
         scan = self.scan(held_out=2, n_seeds=2)
         ax = plot.rank_scan(scan)
         left, right = ax.figure.axes
@@ -193,15 +193,15 @@ class TestRankScan:
         assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3"]
         assert len(ax.get_legend().get_texts()) == 3
 
-    def test_what_is_not_known_is_not_drawn(self):
+    def test_missing_quantities_are_not_drawn(self):
         ax = plot.rank_scan(self.scan(held_out=None, n_seeds=1))
         assert len(ax.figure.axes) == 1
         assert len(ax.lines) == 1
 
 
 @numpy_only
-class TestEvery:
-    def test_draws_where_it_is_told(self):
+class TestEveryPlot:
+    def test_plot_is_drawn_on_the_given_axes(self):
         fit, X = random_fit(np.array, "tucker", SHAPE, (2, 2, 2)), data()
         scan = wtf.rank_scan(data((8, 9)), [1], wtf.KullbackLeibler(), n_seeds=1)
         _, axes = plt.subplots(1, 5)
@@ -213,13 +213,13 @@ class TestEvery:
         assert len(plt.get_fignums()) == 1
 
     @pytest.mark.parametrize("name", plot.__all__)
-    def test_refuses_what_is_no_fit(self, name):
+    def test_what_is_no_fit_is_refused(self, name):
         words = ("scan is a int", "fit is a int")
         arguments = (3, data()) if name == "reconstruction" else (3,)
         with pytest.raises(TypeError, match=words[name != "rank_scan"]):
             getattr(plot, name)(*arguments)
 
-    def test_says_what_to_install(self, monkeypatch):
+    def test_missing_matplotlib_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(ImportError, match=r"pip install 'wtfarray\[plot\]'"):
             plot.atoms(random_fit(np.array, "nmf", (6, 9), 2))

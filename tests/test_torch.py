@@ -37,7 +37,7 @@ def loss_of(lam, n=4, eps=0.2):
 
 class TestGradient:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_gradcheck_in_both(self, device, lam):
+    def test_gradcheck_passes_in_both_arguments(self, device, lam):
         X, Y = tensors(device, lam, (2, 3))
         loss = loss_of(lam, n=3, eps=0.5)
         assert torch.autograd.gradcheck(
@@ -47,7 +47,7 @@ class TestGradient:
             check_batched_grad=True,
         )
 
-    def test_gradcheck_along_other_modes(self, device):
+    def test_gradcheck_passes_along_other_modes(self, device):
         X, Y = tensors(device, 1.0, (3, 1, 2))
         loss = wtf.Wasserstein(wtf.grid_cost(2, 3), eps=0.5, lam=1.0, modes=(2, 0))
         assert torch.autograd.gradcheck(
@@ -55,7 +55,7 @@ class TestGradient:
         )
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_is_that_of_wasserstein(self, device, lam):
+    def test_gradient_agrees_with_wasserstein(self, device, lam):
         X, Y = tensors(device, lam)
         loss = loss_of(lam)
         value = wasserstein_loss(X, Y.requires_grad_(), loss, tol=1e-9)
@@ -64,7 +64,7 @@ class TestGradient:
         torch.testing.assert_close(value.detach(), expected.value)
         torch.testing.assert_close(Y.grad, expected.gradient)
 
-    def test_balanced_gauge(self, device):
+    def test_balanced_gradient_in_y_is_orthogonal_to_y(self, device):
         X, Y = tensors(device, math.inf)
         X.requires_grad_()
         Y.requires_grad_()
@@ -72,12 +72,12 @@ class TestGradient:
         value.backward()
         orthogonal = (Y.grad * Y).sum(dim=1)
         torch.testing.assert_close(orthogonal, torch.zeros_like(orthogonal))
-        # Multiplying both by s adds m eps log s to s times the value, so that <X, slope> is known.
+        # Multiplying both by s adds m eps log s to s times the value: this gives <X, gradient>.
         mass = X.detach().sum()
         found = (X.grad * X).sum().detach()
         torch.testing.assert_close(found, value.detach() + 0.2 * mass)
 
-    def test_weights_of_the_samples_come_in(self, device):
+    def test_gradient_scales_with_the_weight_of_a_sample(self, device):
         X, Y = tensors(device, 1.0)
         Y.requires_grad_()
         weights = torch.asarray([2.0, -3.0], dtype=torch.float64, device=device)
@@ -86,14 +86,14 @@ class TestGradient:
         (plain,) = torch.autograd.grad(wasserstein_loss(X, Y, loss_of(1.0), tol=1e-9), Y)
         torch.testing.assert_close(weighted, weights[:, None] * plain)
 
-    def test_no_graph_without_need(self, device):
+    def test_no_graph_is_recorded_for_constant_input(self, device):
         X, Y = tensors(device, 1.0)
         assert not wasserstein_loss(X, Y, loss_of(1.0)).requires_grad
 
 
 class TestInfiniteCosts:
     def samples(self, device, lam):
-        """Bins out of reach, and balanced a banded way from X to Y."""
+        """Samples with unreachable bins; balanced, Y can be reached from X within the band."""
         X = torch.asarray([[3.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
         Y = torch.asarray([[1.0, 2.0, 1.5, 0.5], [2.0, 2.0, 2.0, 4.0]], dtype=torch.float64)
         if math.isinf(lam):
@@ -104,7 +104,7 @@ class TestInfiniteCosts:
         return X.to(device), Y.to(device), wtf.Wasserstein(cost.to(device), eps=0.2, lam=lam)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_value_and_gradient_are_those_of_wasserstein(self, device, lam):
+    def test_value_and_gradient_agree_with_wasserstein(self, device, lam):
         X, Y, loss = self.samples(device, lam)
         X.requires_grad_(), Y.requires_grad_()
         value = wasserstein_loss(X, Y, loss, tol=1e-13)
@@ -119,7 +119,7 @@ class TestInfiniteCosts:
         else:
             assert bool((Y.grad[0, 2:] > 100.0).all())  # as good as infinite
 
-    def test_gradcheck(self, device):
+    def test_gradcheck_passes_with_unreachable_bins(self, device):
         X, Y, loss = self.samples(device, 1.0)
         assert torch.autograd.gradcheck(
             lambda Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
@@ -127,7 +127,7 @@ class TestInfiniteCosts:
             atol=1e-5,
         )
 
-    def test_islands_of_different_mass_are_refused(self, device):
+    def test_components_of_unequal_mass_are_refused(self, device):
         X, Y, _ = self.samples(device, math.inf)
         cost = torch.full((4, 4), math.inf, dtype=torch.float64, device=device)
         cost[:2, :2] = cost[2:, 2:] = 1.0
@@ -137,14 +137,14 @@ class TestInfiniteCosts:
 
 class TestTransforms:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_func_grad(self, device, lam):
+    def test_func_grad_agrees_with_wasserstein(self, device, lam):
         X, Y = tensors(device, lam)
         found = torch.func.grad(lambda Y: wasserstein_loss(X, Y, loss_of(lam), tol=1e-9))(Y)
         expected = wtf.wasserstein(X, Y, loss_of(lam), tol=1e-9).gradient
         torch.testing.assert_close(found, expected)
 
     @pytest.mark.parametrize("modes", [None, (0,), (-1,)])
-    def test_vmap_is_a_loop(self, device, modes):
+    def test_vmap_agrees_with_a_loop(self, device, modes):
         X, Y = tensors(device, 1.0, (3, 2, 2) if modes is None else (3, 4, 2))
         loss = wtf.Wasserstein(wtf.grid_cost(4 if modes == (0,) else 2), 0.2, 1.0, modes)
 
@@ -160,7 +160,7 @@ class TestTransforms:
         expected = torch.stack([gradient for _, gradient in looped])
         torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-5)
 
-    def test_vmap_over_the_prediction_alone(self, device):
+    def test_vmap_may_run_over_the_prediction_alone(self, device):
         X, Y = tensors(device, 1.0)
         found = torch.func.vmap(
             lambda y: wasserstein_loss(X[0], y, loss_of(1.0), tol=1e-12), in_dims=1
@@ -184,29 +184,29 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("way", SECOND)
-def test_second_derivative_is_refused(device, way):
+@pytest.mark.parametrize("method", SECOND)
+def test_second_derivative_is_refused(device, method):
     X, Y = tensors(device, 1.0)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
-        SECOND[way](lambda Y: wasserstein_loss(X, Y, loss_of(1.0)), Y)
+        SECOND[method](lambda Y: wasserstein_loss(X, Y, loss_of(1.0)), Y)
 
 
 class TestReduction:
-    def test_sum_mean_none(self, device):
+    def test_reductions_are_sum_and_mean_of_the_samples(self, device):
         X, Y = tensors(device, 1.0, (3, 2, 4))
         each = wasserstein_loss(X, Y, loss_of(1.0), reduction="none")
         assert each.shape == (3, 2)
         assert wasserstein_loss(X, Y, loss_of(1.0), reduction="sum") == each.sum()
         assert wasserstein_loss(X, Y, loss_of(1.0), reduction="mean") == each.mean()
 
-    def test_each_is_its_own_loss(self, device):
+    def test_unreduced_losses_agree_with_wasserstein(self, device):
         X, Y = tensors(device, 1.0)
         each = wasserstein_loss(X, Y, loss_of(1.0), tol=1e-12, reduction="none")
         for i in range(2):
             alone = wtf.wasserstein(X[i], Y[i], loss_of(1.0), tol=1e-12).value
             torch.testing.assert_close(each[i], alone)
 
-    def test_all_modes_transported(self, device):
+    def test_loss_without_sample_modes_is_a_scalar(self, device):
         X, Y = tensors(device, 1.0, (4,))
         assert wasserstein_loss(X, Y, loss_of(1.0), reduction="none").shape == ()
 
@@ -214,7 +214,7 @@ class TestReduction:
 class TestZeros:
     @pytest.mark.parametrize("lam", [1.0, 10.0, math.inf])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_softmax_that_underflows(self, device, lam, dtype):
+    def test_softmax_that_underflows_has_a_finite_gradient(self, device, lam, dtype):
         logits = torch.asarray([[0.0, 1.0, -2000.0, 0.5]], dtype=dtype, device=device)
         logits.requires_grad_()
         Y = torch.softmax(logits, dim=1)
@@ -226,21 +226,21 @@ class TestZeros:
         assert bool(torch.any(logits.grad != 0))
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_slope_at_zero_continues_that_above(self, device, lam):
+    def test_gradient_at_zero_is_the_limit_from_above(self, device, lam):
         X, _ = tensors(device, lam)
         least = torch.finfo(torch.float64).smallest_normal
-        slopes = []
+        gradients = []
         for small in (0.0, least):
             Y = X.clone()
             Y[:, 1] += Y[:, 0] - small
             Y[:, 0] = small
             Y.requires_grad_()
             wasserstein_loss(X, Y, loss_of(lam), tol=1e-12).backward()
-            slopes.append(Y.grad)
-        torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+            gradients.append(Y.grad)
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_slope_in_zeros_of_the_data(self, device, lam):
+    def test_gradient_in_zeros_of_the_data_is_finite_and_smallest(self, device, lam):
         X, Y = tensors(device, lam)
         X[:, 1] += X[:, 0]
         X[:, 0] = 0.0
@@ -249,7 +249,7 @@ class TestZeros:
         assert bool(torch.all(torch.isfinite(X.grad)))
         assert bool(torch.all(X.grad[:, 0] < X.grad[:, 1:].min(dim=1).values))
 
-    def test_empty_sample(self, device):
+    def test_gradient_of_an_empty_sample_is_lam(self, device):
         X, Y = tensors(device, 1.0)
         X[0] = 0.0
         Y.requires_grad_()
@@ -257,33 +257,33 @@ class TestZeros:
         torch.testing.assert_close(Y.grad[0], torch.ones_like(Y.grad[0]))  # lam
 
 
-class TestRefusals:
-    def test_other_libraries(self):
+class TestRefused:
+    def test_arrays_of_other_libraries_are_refused(self):
         with pytest.raises(TypeError, match="X is a ndarray: expected a torch tensor"):
             wasserstein_loss(np.ones((2, 4)), np.ones((2, 4)), loss_of(1.0))
 
-    def test_reduction(self, device):
+    def test_unknown_reduction_is_refused(self, device):
         with pytest.raises(ValueError, match="reduction is 'max': expected one of"):
             wasserstein_loss(*tensors(device, 1.0), loss_of(1.0), reduction="max")
 
-    def test_negative_prediction(self, device):
+    def test_negative_prediction_is_refused(self, device):
         X, Y = tensors(device, 1.0)
         Y[1, 2] = -1.0
         Y.requires_grad_()
         with pytest.raises(ValueError, match=r"Y is -1\.0 at index \(1, 2\)"):
             wasserstein_loss(X, Y, loss_of(1.0))
 
-    def test_masses(self, device):
+    def test_unequal_masses_are_refused(self, device):
         X, Y = tensors(device, 1.0)
         with pytest.raises(ValueError, match="expected the same mass"):
             wasserstein_loss(X, Y, loss_of(math.inf))
 
-    def test_dtypes(self, device):
+    def test_mixed_dtypes_are_refused(self, device):
         X, Y = tensors(device, 1.0)
         with pytest.raises(TypeError, match="expected one dtype"):
             wasserstein_loss(X, Y.to(torch.float32), loss_of(1.0))
 
-    def test_other_losses(self, device):
+    def test_other_losses_are_refused(self, device):
         with pytest.raises(TypeError, match="loss is a Frobenius: expected Wasserstein"):
             wasserstein_loss(*tensors(device, 1.0), wtf.Frobenius())
 

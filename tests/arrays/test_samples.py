@@ -7,7 +7,7 @@ from wtfarray._arrays.samples import merge_samples
 
 
 class TestMergeSamples:
-    def test_merge_samples(self, array):
+    def test_samples_are_replaced_by_their_numbers(self, array):
         old, new = np.arange(8.0).reshape(4, 2), -np.ones((3, 2))
         merged = merge_samples(array(old), array(new), np.asarray([2, 0]))
         old[[2, 0]] = -1.0

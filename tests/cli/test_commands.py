@@ -20,7 +20,7 @@ from wtfarray.cli._commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED
 
 @numpy_only
 class TestFit:
-    def test_is_the_fit_of_the_library(self):
+    def test_fit_is_that_of_the_library(self):
         result = run("fit", "X.npy", *QUICK, "--lam", 5, "--rho", 0.02, "--seed", 3)
         assert result.exit_code == 0, result.output
         loss = wtf.Wasserstein(wtf.grid_cost(*GRID), eps=0.1, lam=5.0)
@@ -34,7 +34,7 @@ class TestFit:
         assert "fit.npz" in result.stdout
 
     @pytest.mark.parametrize("model", ["cp", "nmf"])
-    def test_rows_of_a_table_become_images(self, model):
+    def test_grid_reshapes_the_rows_of_a_table(self, model):
         for name in ("X.npy", "table.npy"):
             words = ("--model", model, "--grid", "5x4", "--out", f"{name}.npz")
             assert run("fit", name, *QUICK, *words).exit_code == 0
@@ -43,16 +43,16 @@ class TestFit:
         assert len(a.loss.costs) == 2
         assert a.objective == b.objective
 
-    def test_a_table_without_a_grid_is_a_line(self):
+    def test_table_without_a_grid_has_a_line_cost(self):
         assert run("fit", "table.npy", *QUICK, "--model", "nmf").exit_code == 0
         assert [cost.shape for cost in wtf.load("fit.npz").loss.costs] == [(20, 20)]
 
-    def test_a_grid_of_all_modes_transports_all(self):
+    def test_grid_of_all_modes_transports_all(self):
         result = run("fit", "X.npy", *QUICK, "--grid", "8x5x4", "--lam", "inf", "--normalise")
         assert result.exit_code in {0, NOT_CONVERGED}
         assert wtf.load("fit.npz").loss.transported((8, 5, 4)) == (0, 1, 2)
 
-    def test_dense_cost(self):
+    def test_dense_cost_is_read_from_a_file(self):
         cost = wtf.point_cost(np.arange(20.0))
         np.save("C.npy", cost)
         assert run("fit", "X.npy", *QUICK, "--cost", "C.npy").exit_code == 0
@@ -60,7 +60,7 @@ class TestFit:
         assert loss.modes == ((1, 2),)
         np.testing.assert_array_equal(loss.costs[0], cost)
 
-    def test_tucker_with_another_loss_and_several_rho(self):
+    def test_tucker_takes_one_rank_and_rho_per_block(self):
         words = ("--model", "tucker", "--rank", "2,3,2", "--loss", "kl", "--rho", "0.1,0.2,0.3,0.4")
         assert run("fit", "X.npy", *words, "--tol", "1e-3").exit_code == 0
         fit = wtf.load("fit.npz")
@@ -68,19 +68,19 @@ class TestFit:
         assert isinstance(fit.loss, wtf.KullbackLeibler)
         assert fit.rho == (0.1, 0.2, 0.3, 0.4)
 
-    def test_dual_solver_and_frobenius(self):
+    def test_dual_solver_fits_the_frobenius_loss(self):
         words = ("--rank", 2, "--tol", 1e-3, "--solver", "dual", "--loss", "frobenius")
         result = run("fit", "X.npy", *words)
         assert result.exit_code == 0
         assert "Frobenius" in result.stdout
 
-    def test_not_converged(self):
+    def test_exit_code_tells_that_a_fit_has_not_converged(self):
         result = run("fit", "X.npy", *QUICK, "--max-iter", 1, "--tol", 1e-14)
         assert result.exit_code == NOT_CONVERGED
         assert "stopped after max_iter = 1" in " ".join(result.stdout.split())
         assert not wtf.load("fit.npz").converged
 
-    def test_starts_from_a_saved_fit(self):
+    def test_init_starts_from_a_saved_fit(self):
         run("fit", "X.npy", *QUICK, "--out", "first.npz")
         words = ("--init", "first.npz", "--max-iter", 1, "--tol", 1e-14)
         run("fit", "X.npy", *QUICK, *words)
@@ -88,19 +88,19 @@ class TestFit:
         assert second.n_iter == 1
         assert second.objective <= first.objective + first.gap
 
-    def test_float32_and_quiet(self):
+    def test_quiet_fit_in_float32_prints_nothing(self):
         result = run("fit", "X.npy", *QUICK, "--dtype", "float32", "--quiet")
         assert (result.exit_code, result.output) == (0, "")
         assert wtf.load("fit.npz").factors[0].dtype == np.float32
 
     @pytest.mark.parametrize("suffix", ["png", "pdf"])
-    def test_draws_the_atoms(self, suffix):
+    def test_plot_writes_a_picture_of_the_atoms(self, suffix):
         pytest.importorskip("matplotlib")
         assert run("fit", "X.npy", *QUICK, "--plot", f"atoms.{suffix}").exit_code == 0
         start = Path(f"atoms.{suffix}").read_bytes()[:4]
         assert start == {"png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
 
-    def test_draws_the_factors_of_atoms_with_many_modes(self):
+    def test_plot_draws_factors_when_atoms_have_many_modes(self):
         pytest.importorskip("matplotlib")
         np.save("four.npy", data().reshape(4, 2, 5, 4))
         words = ("--loss", "kl", "--plot", "atoms.png")
@@ -108,7 +108,7 @@ class TestFit:
         assert Path("atoms.png").exists()
 
 
-def test_fit_on_torch(xp):
+def test_fit_on_torch_agrees_with_numpy(xp):
     if not is_torch_namespace(xp):
         pytest.skip("tested with torch")
     for backend in ("torch", "numpy"):
@@ -119,7 +119,7 @@ def test_fit_on_torch(xp):
 
 
 @numpy_only
-class TestRefuses:
+class TestRefused:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
@@ -167,7 +167,7 @@ class TestRefuses:
             (["empty"], "empty holds no images"),
         ],
     )
-    def test_in_one_line(self, words, said):
+    def test_bad_input_is_refused_in_one_line(self, words, said):
         np.savez("two.npz", a=np.ones(2), b=np.ones(2))
         np.save("pickle.npy", np.array([None]), allow_pickle=True)
         np.save("negative.npy", -np.ones((2, 2)))
@@ -193,17 +193,17 @@ class TestRefuses:
         assert said in refuse("fit", *words, *rank)
         assert not Path("fit.npz").exists()
 
-    def test_a_figure_that_cannot_be_written(self):
+    def test_unwritable_figure_is_refused_before_fitting(self):
         pytest.importorskip("matplotlib")
         assert "--plot is atoms.xyz" in refuse("fit", "X.npy", *QUICK, "--plot", "atoms.xyz")
         assert not Path("fit.npz").exists()
 
-    def test_a_missing_library(self, monkeypatch):
+    def test_missing_array_library_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)
         said = refuse("fit", "X.npy", *QUICK, "--backend", "torch")
         assert said.endswith("--backend torch needs torch: pip install 'wtfarray[torch]'")
 
-    def test_a_missing_extra(self):
+    def test_missing_click_names_the_extra(self):
         code = "import sys; sys.modules['click'] = None; import wtfarray.cli; wtfarray.cli.main()"
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
@@ -215,7 +215,7 @@ class TestRefuses:
 
 @numpy_only
 class TestProject:
-    def test_is_the_projection_of_the_library(self):
+    def test_coefficients_are_those_of_the_library(self):
         run("fit", "X.npy", *QUICK)
         expected = wtf.load("fit.npz").project(data()[:3])
         np.save("new.npy", 4.0 * data()[:3].reshape(3, -1))
@@ -225,7 +225,7 @@ class TestProject:
         np.testing.assert_allclose(np.load("c.npy"), expected, rtol=1e-6)
         np.testing.assert_allclose(np.loadtxt("c.csv", delimiter=","), expected, rtol=1e-6)
 
-    def test_not_converged(self):
+    def test_exit_code_tells_that_a_projection_has_not_converged(self):
         run("fit", "X.npy", *QUICK)
         words = ("--max-iter", 1, "--tol", 1e-14)
         result = run("project", "fit.npz", "X.npy", *words)
@@ -233,7 +233,7 @@ class TestProject:
         assert "stopped after max_iter = 1" in result.stderr
         assert np.load("coefficients.npy").shape == (SAMPLES, 2)
 
-    def test_refuses(self):
+    def test_other_shapes_and_files_are_refused(self):
         run("fit", "X.npy", *QUICK)
         np.save("other.npy", np.ones((2, 7)))
         assert "X has shape (2, 7): expected (n, 5, 4)" in refuse("project", "fit.npz", "other.npy")
@@ -241,7 +241,7 @@ class TestProject:
 
 
 @numpy_only
-def test_info():
+def test_info_summarises_a_saved_fit():
     run("fit", "X.npy", *QUICK)
     result = run("info", "fit.npz")
     assert result.exit_code == 0
@@ -252,7 +252,7 @@ def test_info():
 
 
 @numpy_only
-def test_no_command_shows_help_and_version_is_known():
+def test_bare_command_shows_help_and_version():
     assert "Usage:" in run().output
     assert wtf.__version__ in run("--version").stdout
     assert "Exit codes" in run("fit", "--help").stdout
@@ -262,7 +262,7 @@ def test_no_command_shows_help_and_version_is_known():
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for another process on Windows")
 class TestInterrupt:
     def begin(self, *words):
-        """A fit that would never end, and has taken some steps."""
+        """Start a fit in another process that would never converge."""
         command = [sys.executable, "-m", "wtfarray", "fit", "X.npy", *QUICK, "--tol", "1e-300"]
         command += ["--max-iter", "1000000000", *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -274,7 +274,7 @@ class TestInterrupt:
             assert time.monotonic() < end, f"no {path} after a minute"
             time.sleep(0.02)
 
-    def test_writes_the_best_and_goes_on(self):
+    def test_interrupted_fit_is_written_and_can_be_resumed(self):
         big = np.random.default_rng(1).gamma(1.0, size=(40, 16, 16))
         np.save("X.npy", big / big.sum(axis=(1, 2), keepdims=True))
         kept = Path("state.npz")

@@ -17,13 +17,13 @@ class TestRead:
         assert result.exit_code == 0, result.output
         return wtf.load("fit.npz")
 
-    def test_npz(self):
+    def test_npz_files_are_read_by_key(self):
         np.savez("two.npz", X=data(), other=np.ones(3))
         assert self.fitted("two.npz", "--key", "X").shape == (SAMPLES, *GRID)
         np.savez("one.npz", some=data())
         assert self.fitted("one.npz").shape == (SAMPLES, *GRID)
 
-    def test_csv_with_and_without_names(self):
+    def test_csv_files_may_have_a_header_or_a_byte_order_mark(self):
         table = data().reshape(SAMPLES, -1)
         np.savetxt("plain.csv", table, delimiter=",")
         names = ",".join(f"bin {i}" for i in range(20))
@@ -33,12 +33,12 @@ class TestRead:
         for name in ("plain.csv", "named.csv", "marked.csv"):
             assert self.fitted(name, "--model", "nmf").shape == (SAMPLES, 20)
 
-    def test_mat(self):
+    def test_mat_files_are_read_by_key(self):
         io = pytest.importorskip("scipy.io")
         io.savemat("X.mat", {"images": data(), "other": 1.0})
         assert self.fitted("X.mat", "--key", "images").shape == (SAMPLES, *GRID)
 
-    def test_folder_of_images(self):
+    def test_folder_of_images_is_sorted_and_resized(self):
         Image = pytest.importorskip("PIL.Image")
         Path("images").mkdir()
         grey = np.random.default_rng(0).integers(1, 255, (3, 6, 4), dtype=np.uint8)
@@ -69,7 +69,7 @@ class TestRead:
         Path("deep/1.png").write_bytes(Path("deep/1.png").read_bytes()[:60])
         assert "1.png cannot be read" in refuse("fit", "deep", "--rank", 2)
 
-    def test_normalise(self):
+    def test_normalise_gives_samples_of_mass_one(self):
         np.save("heavy.npy", 7.0 * data())
         assert self.fitted("heavy.npy", "--normalise").constraints[0] == "rows"
         assert self.fitted("heavy.npy").constraints[0] is None

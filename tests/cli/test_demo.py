@@ -13,7 +13,7 @@ from wtfarray.cli._commands import INTERRUPTED
 
 
 @numpy_only
-def test_demo(monkeypatch):
+def test_demo_writes_a_picture(monkeypatch):
     pytest.importorskip("matplotlib")
     from wtfarray.cli import _demo
 
@@ -28,7 +28,7 @@ def test_demo(monkeypatch):
 @numpy_only
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for another process on Windows")
 class TestInterrupt:
-    def test_of_the_demonstration(self, monkeypatch):
+    def test_interrupted_demo_writes_nothing(self, monkeypatch):
         pytest.importorskip("matplotlib")
         fit = wtf.nmf(data(), 2, wtf.KullbackLeibler(), rng=0)
         monkeypatch.setattr(wtf, "cp", lambda *_, **__: replace(fit, stopped=True))

@@ -18,8 +18,8 @@ from wtfarray.cli._report import Watch
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for another process on Windows")
 class TestInterrupt:
     @pytest.mark.parametrize("times", [1, 2])
-    def test_says_how_to_go_on_without_a_checkpoint(self, monkeypatch, times):
-        """Once: the step is finished. Twice: it is not, and the library returns the best."""
+    def test_interrupted_fit_is_written_with_advice_to_resume(self, monkeypatch, times):
+        """One interrupt lets the iteration finish; two return the best fit so far."""
         step = Watch.step
 
         def step_and_interrupt(watch, state):
@@ -37,7 +37,7 @@ class TestInterrupt:
         assert wtf.load("fit.npz").n_iter == 3
         assert signal.getsignal(signal.SIGINT) is before
 
-    def test_again_while_the_result_is_certified(self, monkeypatch):
+    def test_second_interrupt_during_the_certificate_keeps_the_fit(self, monkeypatch):
         certify = driver._certify
 
         def certify_and_interrupt(problem, blocks, *rest):
@@ -57,7 +57,7 @@ class TestInterrupt:
         assert "interrupted: the best so far" in " ".join(result.stdout.split())
         assert wtf.load("fit.npz").n_iter == 2
 
-    def test_before_there_is_anything_to_write(self, monkeypatch):
+    def test_interrupt_before_the_first_iteration_writes_nothing(self, monkeypatch):
         monkeypatch.setattr(wtf, "cp", lambda *_, **__: signal.raise_signal(signal.SIGINT))
         monkeypatch.setattr(Watch, "_stop", signal.default_int_handler)
         result = run("fit", "X.npy", *QUICK)

@@ -42,8 +42,8 @@ class TestCheckpoint:
 
     @pytest.mark.parametrize("name", ["unbalanced", "balanced", "KL", "sum"])
     @pytest.mark.parametrize("steps", [10, 20])
-    def test_goes_on_to_the_same_end(self, xp, array, tmp_path, name, steps):
-        """The state is written every ten steps, so that a stop there changes nothing."""
+    def test_resumed_fit_is_bit_equal_to_one_never_stopped(self, xp, array, tmp_path, name, steps):
+        """The state is written every ten iterations: a stop there changes nothing."""
         if not is_numpy_namespace(xp) and (name, steps) != ("KL", 10):
             pytest.skip("one loss is enough: the others take long")
         X, options = array(data()), {"rho": 0.02, "rng": 0, "tol": 1e-9}
@@ -63,7 +63,7 @@ class TestCheckpoint:
 
     @numpy_only
     @pytest.mark.parametrize("steps", [1, 7])
-    def test_goes_on_from_any_step(self, tmp_path, steps):
+    def test_fit_can_be_resumed_from_any_iteration(self, tmp_path, steps):
         path = tmp_path / "fit.npz"
         part = self.stopped(data(), path, steps)
         seen = []
@@ -84,7 +84,7 @@ class TestCheckpoint:
         assert rest.objective == pytest.approx(plain.objective, rel=1e-5)
 
     @numpy_only
-    def test_goes_on_within_the_coarse_levels(self, tmp_path):
+    def test_fit_can_be_resumed_at_a_coarse_smoothing_level(self, tmp_path):
         X = np.random.default_rng(3).dirichlet(np.ones(12), 6)
         loss = wtf.Wasserstein(wtf.grid_cost(12), 0.005, 5.0)
         options = {"init": "random", "rng": 0}
@@ -103,8 +103,8 @@ class TestCheckpoint:
         assert rest.n_iter == whole.n_iter
 
     @numpy_only
-    def test_a_killed_fit_goes_on(self, tmp_path):
-        """Whatever ends the process, the last file is whole."""
+    def test_killed_fit_can_be_resumed(self, tmp_path):
+        """The last checkpoint is complete whatever ends the process."""
         path = tmp_path / "fit.npz"
 
         def kill(state):
@@ -122,7 +122,7 @@ class TestCheckpoint:
         assert rest.n_iter == whole.n_iter
 
     @numpy_only
-    def test_removed_when_the_fit_has_converged(self, tmp_path):
+    def test_checkpoint_is_removed_on_convergence(self, tmp_path):
         path = tmp_path / "fit.npz"
         fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rho=0.02, rng=0, tol=1e-9, checkpoint=path)
         assert fit.converged
@@ -130,14 +130,15 @@ class TestCheckpoint:
         assert list(tmp_path.iterdir()) == []
 
     @numpy_only
-    def test_no_pickle(self, tmp_path):
+    def test_file_holds_no_pickled_objects(self, tmp_path):
         self.stopped(data(), tmp_path / "fit.npz", 3)
         with np.load(tmp_path / "fit.npz", allow_pickle=False) as stored:
+            assert stored.files
             assert all(stored[name].dtype != object for name in stored.files)
 
     @numpy_only
     @pytest.mark.parametrize("what", OTHER)
-    def test_of_another_fit_is_refused(self, tmp_path, what):
+    def test_checkpoint_of_another_fit_is_refused(self, tmp_path, what):
         path = tmp_path / "fit.npz"
         self.stopped(data(), path, 3)
         before = path.read_bytes()
@@ -148,7 +149,7 @@ class TestCheckpoint:
             wtf.cp(*arguments, checkpoint=path, **options)
         assert path.read_bytes() == before
 
-    def test_every_library(self, xp, array, tmp_path):
+    def test_resumed_fit_keeps_dtype_and_device(self, xp, array, tmp_path):
         if is_jax_namespace(xp):
             pytest.skip("JAX compiles every shape: the round trip of the state is tested above")
         path = tmp_path / "fit.npz"
@@ -161,7 +162,7 @@ class TestCheckpoint:
 
 @numpy_only
 @pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz", "fit.npz"])
-def test_checkpoint_refuses_a_file_of_something_else(tmp_path, name):
+def test_files_that_are_no_checkpoints_are_refused(tmp_path, name):
     path = not_a_fit(tmp_path / name)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=f"checkpoint is .*{name}.*expected a file that a fit"):
@@ -178,7 +179,7 @@ def loss(request):
 
 
 @pytest.mark.parametrize("kind", ["samples", "whole"])
-def test_resumed_at_a_coarse_level_it_ends_as_if_never_stopped(tmp_path, backend, kind):
+def test_sparse_fit_resumed_at_a_coarse_level_is_bit_equal(tmp_path, backend, kind):
     if backend.name != "numpy":
         pytest.skip("the file is the same on every backend")
     rng = np.random.default_rng(0)

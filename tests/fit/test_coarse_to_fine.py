@@ -35,7 +35,7 @@ def problems(array, constraints):
 
 
 @pytest.mark.parametrize("middle", [None, "rows", "columns"])
-def test_curvature_is_refined_as_the_factors_are(array, middle):
+def test_curvature_pairs_are_refined_like_the_factors(array, middle):
     setup, coarse = problems(array, ("rows", middle, "columns"))
     rng = np.random.default_rng(1)
     blocks = [rng.random(shape) for shape in coarse.shapes]
@@ -50,7 +50,7 @@ def test_curvature_is_refined_as_the_factors_are(array, middle):
     np.testing.assert_allclose(known["gram"], known["rows"] @ known["rows"].T)
 
 
-def test_refined_factors_make_the_same_tensor_on_coarse_bins(array):
+def test_refined_factors_pool_to_the_coarse_tensor(array):
     setup, coarse = problems(array, ("rows", "columns", "columns"))
     rng = np.random.default_rng(2)
     blocks = [array(rng.random(shape)) for shape in coarse.shapes]
@@ -59,7 +59,7 @@ def test_refined_factors_make_the_same_tensor_on_coarse_bins(array):
     np.testing.assert_allclose(pooled, to_numpy(wtf.cp_to_tensor(blocks)))
 
 
-def test_dual_variable_keeps_its_values(array):
+def test_refined_potential_repeats_the_coarse_values(array):
     g = np.random.default_rng(3).normal(size=(4, 32, 32))
     fine = to_numpy(refine_dual(array(g), (4, 64, 64)))
     np.testing.assert_array_equal(fine[:, ::2, ::2], g)
@@ -67,7 +67,7 @@ def test_dual_variable_keeps_its_values(array):
 
 
 class TestCoarser:
-    def test_no_coarser_grid_where_a_mode_of_one_loss_is_samples_of_another(self, array):
+    def test_no_coarse_grid_if_a_transported_mode_is_a_sample_mode_of_another_loss(self, array):
         X = array(np.random.default_rng(0).random((32, 32, 32)))
         costs = wtf.grid_cost(32, 32, 32)
         fibres = [wtf.Wasserstein(c, eps=0.1, lam=5.0, modes=(k,)) for k, c in enumerate(costs)]
@@ -80,8 +80,8 @@ class TestCoarser:
 
 class TestFits:
     @numpy_only
-    def test_regular_but_for_forbidden_ways(self):
-        """Costs of a grid with a band are not made coarser."""
+    def test_banded_grid_costs_are_not_coarsened(self):
+        """A grid cost with infinite entries has no coarser grid."""
         X = np.random.default_rng(0).gamma(1.0, size=(3, 32, 32))
         C = band(8, 32)
         fit = wtf.cp(X, 2, loss_with((C, C), 1.0, 0.2), rng=0, max_iter=5, tol=1.0)

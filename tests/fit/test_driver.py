@@ -22,13 +22,13 @@ from wtfarray._fit import driver
 @numpy_only
 class TestObjective:
     @pytest.mark.parametrize(("model", "name"), MODELS_AND_LOSSES)
-    def test_is_that_of_the_factors_within_gap(self, model, name):
+    def test_objective_and_gap_enclose_that_of_the_factors(self, model, name):
         X, rank, loss = problem(model, name)
         fit = run(model, X, rank, loss, rho=0.02, rng=0)
         true, slack = objective_of(X, fit), 1e-9 * abs(fit.objective)
         assert fit.objective - slack <= true <= fit.objective + fit.gap + slack
 
-    def test_more_smoothing_levels_change_the_way_not_the_end(self):
+    def test_smoothing_levels_descend_to_the_requested_eps(self):
         X = data((6, 12), seed=3)
         loss = transport(eps=0.005, shape=(12,))
         levels = []
@@ -41,7 +41,7 @@ class TestObjective:
 
 class TestEnds:
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_too_few_iterations_warn_once_and_say_what_to_change(self, array, solver):
+    def test_too_few_iterations_give_one_warning_with_advice(self, array, solver):
         with unfinished() as caught:
             fit = wtf.cp(
                 array(data()), 2, LOSSES["KL"], rng=0, solver=solver, max_iter=1, tol=1e-14
@@ -53,7 +53,7 @@ class TestEnds:
         assert str(caught[0].message) == f"cp: {fit.message}"
 
     @numpy_only
-    def test_an_uncertified_objective_does_not_converge(self, monkeypatch):
+    def test_uncertified_objective_has_not_converged(self, monkeypatch):
         monkeypatch.setattr("wtfarray._fit.driver.FINAL_ITERATIONS", 1)
         monkeypatch.setattr("wtfarray._fit.driver.CERTIFIED", -1.0)
         with unfinished("choose a larger eps"):
@@ -90,7 +90,7 @@ class TestEnds:
         assert not fit.converged
 
     @numpy_only
-    def test_interrupt_of_the_certificate(self, monkeypatch):
+    def test_interrupted_certificate_is_computed_again(self, monkeypatch):
         certify = driver._certify
 
         def interrupted(problem, blocks, *rest):
@@ -105,7 +105,7 @@ class TestEnds:
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
     @numpy_only
-    def test_interrupt_before_a_later_start_has_begun(self, monkeypatch):
+    def test_interrupt_between_starts_returns_the_finished_one(self, monkeypatch):
         start, calls = driver._start, []
 
         def interrupted(*arguments):
@@ -121,7 +121,7 @@ class TestEnds:
         assert fit.objective == wtf.cp(data(), 2, LOSSES["KL"], rng=0).objective
 
 
-class TestInit:
+class TestRestarts:
     @numpy_only
     def test_n_init_returns_the_best(self):
         options = {"rho": 1e-3, "init": "random"}

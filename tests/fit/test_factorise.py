@@ -37,7 +37,7 @@ class TestEveryLibrary:
         assert tuple(fit.dual.shape) == SHAPE
 
     @pytest.mark.parametrize(("model", "name"), MODELS_AND_LOSSES)
-    def test_same_start_gives_the_factors_of_numpy(self, xp, array, model, name):
+    def test_factors_agree_with_numpy_from_the_same_start(self, xp, array, model, name):
         if name == "sum" or (model, name) == ("tucker", "balanced"):
             spare_jax(xp)
         X, rank, loss = problem(model, name)
@@ -48,7 +48,7 @@ class TestEveryLibrary:
             assert_close(arrays_of(found)[key], array(value), rtol=1e-6, atol=1e-7)
         assert found.objective == pytest.approx(expected.objective, rel=1e-10)
 
-    def test_same_start_gives_the_minimum_of_numpy(self, array):
+    def test_minimum_agrees_with_numpy_from_the_same_start(self, array):
         X, factors = data(), start("cp")
         options = {"init": factors, "rho": 0.02}
         expected = wtf.cp(X, 2, LOSSES["unbalanced"], **options)
@@ -57,7 +57,7 @@ class TestEveryLibrary:
         assert_same_factors(found.factors, expected.factors, rtol=1e-4)
 
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_same_seed_is_bit_equal(self, array, solver):
+    def test_same_seed_gives_bit_equal_factors(self, array, solver):
         X = array(data())
         first, second = (fit_few("cp", X, 2, LOSSES["KL"], rng=3, solver=solver) for _ in range(2))
         assert first.objective == second.objective
@@ -75,7 +75,7 @@ class TestEveryLibrary:
             assert (to_numpy(fit.factors[k]) == kept[k]).all()
         assert (to_numpy(fit.factors[0]) != kept[0]).any()
 
-    def test_given_arrays_are_untouched(self, array):
+    def test_inputs_are_untouched(self, array):
         X, weight = array(data()), array(np.arange(1.0, 7.0))
         factors = [array(f) for f in start("cp")]
         given = [X, *factors, weight]
@@ -96,7 +96,7 @@ class TestEveryLibrary:
 
 class TestData:
     @numpy_only
-    def test_integer_data_and_read_only_arrays(self):
+    def test_integer_and_read_only_data_are_accepted(self):
         X = np.random.default_rng(0).integers(0, 9, SHAPE)
         X.flags.writeable = False
         fit = wtf.cp(X, 2, LOSSES["unbalanced"], rho=0.02, rng=0)
@@ -104,7 +104,7 @@ class TestData:
         same = wtf.cp(X.astype(float), 2, LOSSES["unbalanced"], rho=0.02, rng=0)
         assert fit.objective == same.objective
 
-    def test_gradients_are_not_recorded(self, xp, array):
+    def test_results_carry_no_autograd_graph(self, xp, array):
         if not is_torch_namespace(xp):
             pytest.skip("autograd is torch's")
         fit = fit_few("cp", array(data()).requires_grad_(), 2, LOSSES["KL"], rng=0)

@@ -29,7 +29,7 @@ def histograms(seed=0):
 
 
 def decompose(model, seed=0):
-    """A decomposition by TensorLy, with weights and scales of its own."""
+    """A decomposition by TensorLy, with its own weights and scales."""
     X = histograms()
     if model == "tucker":
         return non_negative_tucker(tl.tensor(X), rank=(2, 2, 3), n_iter_max=5, random_state=seed)
@@ -65,8 +65,8 @@ class TestTensorly:
         ("model", "constraints"),
         [(model, constraints) for model, several in CONSTRAINTS.items() for constraints in several],
     )
-    def test_tensor_stays(self, array, model, constraints):
-        """Up to what the constraints allow: samples of mass one, or a mass of one."""
+    def test_tensor_is_kept_up_to_the_constraints(self, array, model, constraints):
+        """Up to the constraints: samples of mass one, or a total mass of one."""
         decomposition = decompose(model)
         setup = set_up_for(array(histograms()), model, constraints=constraints)
         blocks = [to_numpy(b) for b in given_blocks(setup, placed(array, decomposition))]
@@ -80,7 +80,7 @@ class TestTensorly:
             found = wtf.cp_to_tensor(factors, *last)
         np.testing.assert_allclose(found, decomposition.to_tensor(), rtol=1e-10, atol=1e-15)
 
-    def test_tensor_stays_with_equal_shares(self, array):
+    def test_tensor_is_kept_with_fixed_weights(self, array):
         decomposition = decompose("cp")
         constraints = (None, "columns", "columns")
         setup = set_up_for(array(histograms()), "cp", constraints=constraints, weights="fixed")
@@ -88,15 +88,15 @@ class TestTensorly:
         expected = array(decomposition.to_tensor())
         assert_close(setup.model.tensor(blocks), expected, rtol=1e-10, atol=1e-15)
 
-    def test_fixed_factors_stay(self, array):
+    def test_fixed_factors_are_unchanged(self, array):
         decomposition = decompose("nmf")
         setup = set_up_for(array(histograms()), "nmf", constraints=("columns", None), fixed=(1,))
         _, held = given_blocks(setup, placed(array, decomposition))
         assert_close(held, array(decomposition.factors[1]), rtol=0, atol=0)
 
     @pytest.mark.parametrize("model", FITS)
-    def test_fit_goes_on_from_it(self, backend, array, model):
-        """From where TensorLy arrived the first objective is below that of a random start."""
+    def test_fit_starts_below_the_objective_of_a_random_start(self, backend, array, model):
+        """The first objective from TensorLy's decomposition is below that of a random start."""
         if backend.name == "jax":
             pytest.skip("compiling takes long: left to the faster backends")
         decomposition = decompose(model)
@@ -122,7 +122,7 @@ class TestTensorly:
         for block in given_blocks(setup, decompose("cp")):
             assert_close(block, array(to_numpy(block)))
 
-    def test_column_of_zeros(self, array):
+    def test_column_of_zeros_gives_finite_blocks(self, array):
         weights, factors = decompose("cp")
         factors[1][:, 0] = 0.0
         setup = set_up_for(array(histograms()), "cp")
@@ -148,11 +148,11 @@ class TestTensorly:
                 array(histograms()), 2, LOSS, init=(array(-weights), [array(f) for f in factors])
             )
 
-    def test_other_rank(self, array):
+    def test_decomposition_of_another_rank_is_refused(self, array):
         with pytest.raises(ValueError, match=r"factor 0 of init has shape \(6, 2\): .*\(6, 3\)"):
             wtf.cp(array(histograms()), 3, LOSS, init=placed(array, decompose("cp")))
 
-    def test_other_kind(self, array):
+    def test_decomposition_of_another_kind_is_refused(self, array):
         with pytest.raises(ValueError, match=r"of init has shape"):
             wtf.cp(array(histograms()), 2, LOSS, init=placed(array, decompose("tucker")))
 
@@ -160,7 +160,7 @@ class TestTensorly:
 class TestFits:
     @numpy_only
     @pytest.mark.parametrize("model", RANKS)
-    def test_a_fit_is_a_start(self, model):
+    def test_fit_can_be_the_start_of_another(self, model):
         options = {"rho": 0.02}
         first = run(model, data(), RANKS[model], LOSSES["KL"], rng=0, **options)
         for init in (first, tuple(first)):
@@ -169,7 +169,7 @@ class TestFits:
             assert again.objective <= first.objective + 1e-9
 
     @numpy_only
-    def test_learned_weights_are_a_start(self):
+    def test_learned_weights_are_used_as_a_start(self):
         X, loss = data(mass=None), transport(shape=SHAPE, eps=0.3)
         first = wtf.cp(X, 3, loss, rho=0.02, rng=0)
         kept = wtf.cp(X, 3, loss, rho=0.02, init=(first.weights, first.factors))
@@ -181,7 +181,7 @@ class TestFits:
 
 class TestRefused:
     @numpy_only
-    def test_core_of_another_shape(self):
+    def test_core_of_another_shape_is_refused(self):
         _, factors = start("tucker")
         with pytest.raises(ValueError, match=r"init.* has shape \(3, 2, 2\)"):
             wtf.tucker(data(), (2, 2, 2), LOSSES["KL"], init=(np.ones((3, 2, 2)), factors))

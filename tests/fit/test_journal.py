@@ -32,7 +32,7 @@ class TestCallback:
             assert (to_numpy(a) == to_numpy(b)).all()
 
     @numpy_only
-    def test_callback_may_return_a_bool_of_numpy(self):
+    def test_callback_may_return_a_numpy_bool(self):
         stop = np.asarray([True])
         with unfinished("stopped by the callback"):
             fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, callback=lambda _: stop[0])
@@ -40,7 +40,7 @@ class TestCallback:
 
     @numpy_only
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_states_keep_their_blocks(self, solver):
+    def test_states_keep_their_blocks_while_the_fit_goes_on(self, solver):
         states = []
 
         def keep(state):
@@ -52,11 +52,11 @@ class TestCallback:
             assert_same_factors(state.blocks(), blocks, rtol=0)
 
     @numpy_only
-    def test_callback_that_returns_something_else_goes_on(self):
+    def test_callback_that_returns_none_does_not_stop(self):
         assert wtf.cp(data(), 2, LOSSES["KL"], rng=0, callback=lambda _: None).converged
 
     @numpy_only
-    def test_other_errors_of_a_callback_are_not_swallowed(self):
+    def test_errors_of_a_callback_are_raised(self):
         def fail(state):
             raise RuntimeError(state.n_iter)
 

@@ -14,7 +14,7 @@ from wtfarray._fit.matching import assignment, matched_cosine
 class TestAssignment:
     @numpy_only
     @pytest.mark.parametrize("n", [1, 2, 5])
-    def test_is_the_best_of_all_permutations(self, n):
+    def test_total_is_the_best_of_all_permutations(self, n):
         rng = np.random.default_rng(n)
         for _ in range(20):
             cost = rng.normal(size=(n, n))
@@ -39,7 +39,7 @@ class TestAssignment:
 
 class TestMatchedCosine:
     @pytest.mark.parametrize(("model", "rank"), [("cp", 3), ("nmf", 3), ("tucker", (3, 2, 2))])
-    def test_order_does_not_matter(self, array, model, rank):
+    def test_cosine_is_invariant_under_permuted_components(self, array, model, rank):
         fit = random_fit(array, model, (6, 4, 3), rank)
         xp = array_namespace(*fit.factors)
         order = xp.asarray([2, 0, 1], device=device_of(fit.factors[0]))
@@ -52,7 +52,7 @@ class TestMatchedCosine:
         assert matched_cosine(fit, other, modes) == pytest.approx(1.0, abs=1e-12)
 
     @numpy_only
-    def test_is_the_mean_over_the_matched_pairs(self):
+    def test_cosine_is_the_mean_over_matched_pairs(self):
         a, b = (random_fit(np.array, "nmf", (4, 3), 2) for _ in range(2))
         a.factors[1] = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
         b.factors[1] = np.array([[0.0, 0.6], [1.0, 0.0], [0.0, 0.8]])

@@ -51,19 +51,19 @@ BAD = {
 
 class TestRefused:
     @pytest.mark.parametrize("case", BAD)
-    def test_arguments(self, array, case):
+    def test_bad_argument_is_named_with_its_value(self, array, case):
         options, match = BAD[case]
         with pytest.raises((TypeError, ValueError), match=match):
             wtf.cp(array(data()), 2, LOSSES["unbalanced"], **(GOOD | options))
 
     @numpy_only
     @pytest.mark.parametrize("model", RANKS)
-    def test_unknown_keyword(self, model):
+    def test_unknown_keyword_is_refused(self, model):
         with pytest.raises(TypeError, match=rf"{model}\(\).*'iterations': .*, max_iter,"):
             run(model, data(), RANKS[model], LOSSES["KL"], iterations=3)
 
     @numpy_only
     @pytest.mark.parametrize("model", ["tucker", "nmf"])
-    def test_weights_are_those_of_cp(self, model):
+    def test_weights_are_an_option_of_cp_only(self, model):
         with pytest.raises(TypeError, match="weights"):
             run(model, data(), RANKS[model], LOSSES["KL"], weights="fixed")

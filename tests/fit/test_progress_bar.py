@@ -11,7 +11,7 @@ import wtfarray as wtf
 
 class TestProgress:
     @numpy_only
-    def test_progress_shows_a_bar(self, capsys):
+    def test_bar_shows_objective_and_gap(self, capsys):
         pytest.importorskip("tqdm")
         wtf.cp(data(), 2, LOSSES["KL"], rng=0, progress=True)
         shown = capsys.readouterr()
@@ -21,14 +21,14 @@ class TestProgress:
         assert shown.out == ""
 
     @numpy_only
-    def test_quiet_by_default(self, capsys):
+    def test_nothing_is_printed_by_default(self, capsys):
         wtf.cp(data(), 2, LOSSES["KL"], rng=0)
         assert capsys.readouterr() == ("", "")
 
 
 class TestRefused:
     @numpy_only
-    def test_progress_without_tqdm(self, monkeypatch):
+    def test_missing_tqdm_is_an_import_error(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
         with pytest.raises(ImportError, match="tqdm"):
             wtf.cp(data(), 2, LOSSES["KL"], progress=True)

@@ -56,7 +56,7 @@ def fitted(model, name, X=None, **options):
 
 
 def short_fit(array, model, name, dtype="float64"):
-    """A fit that has not converged has atoms as well."""
+    """A fit of few iterations, which has atoms although it has not converged."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f"{model}: stopped after max_iter")
         return fitted(model, name, array(data(), dtype), max_iter=2)
@@ -69,13 +69,13 @@ def entropy(a):
 @numpy_only
 class TestLaws:
     @pytest.mark.parametrize(("model", "name"), PAIRS)
-    def test_training_data_give_the_sample_factor(self, model, name):
+    def test_training_data_project_to_the_fitted_coefficients(self, model, name):
         fit = fitted(model, name)
         atol = 5e-4 if model == "tucker" else 1e-4
         np.testing.assert_allclose(fit.project(data()), fit.factors[0], atol=atol)
 
     @pytest.mark.parametrize(("model", "name"), PAIRS)
-    def test_a_sample_alone_is_a_sample_among_others(self, model, name):
+    def test_samples_are_projected_independently(self, model, name):
         fit, X = fitted(model, name, tol=1e-5), data(5, seed=1)
         together = fit.project(X)
         alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(5)])
@@ -84,7 +84,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("mass", [1.0, None])
     @pytest.mark.parametrize(("model", "name"), [pair for pair in PAIRS if pair[1] != "sum"])
-    def test_objective_is_the_optimum_of_the_dual(self, model, name, mass):
+    def test_objective_attains_the_optimum_of_the_block_dual(self, model, name, mass):
         if mass is None and name == "balanced":
             pytest.skip("balanced: the samples must weigh what the model does")
         fit, X, loss = (
@@ -113,25 +113,25 @@ class TestLaws:
         value = objective(X, Y, loss) + RHO * entropy(found)
         assert value == pytest.approx(certificate.lower, rel=1e-6)
 
-    def test_balanced_rows_sum_to_one(self):
+    def test_balanced_coefficients_sum_to_one(self):
         found = fitted("nmf", "balanced").project(data(3, seed=2))
         np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
 
-    def test_all_constrained_atoms_with_weights(self):
-        """Learned weights belong to the atoms."""
+    def test_learned_weights_belong_to_the_atoms(self):
+        """They multiply the atoms, not the coefficients."""
         X = data(mass=None)
         fit = fitted("cp", "KL", X, constraints=("columns",) * 3)
         assert fit.weights.sum() == pytest.approx(X.sum())
         np.testing.assert_allclose(fit.project(X), fit.factors[0], atol=1e-4)
 
-    def test_a_loaded_fit_projects_alike(self, tmp_path):
+    def test_loaded_fit_gives_equal_coefficients(self, tmp_path):
         fit = fitted("cp", "unbalanced", tol=1e-5)
         fit.save(tmp_path / "fit.npz")
         X = data(3, seed=4)
         assert (wtf.load(tmp_path / "fit.npz").project(X) == fit.project(X)).all()
 
-    def test_a_coefficient_next_to_zero_can_grow(self):
-        """One that the first steps bring next to zero must not stay there."""
+    def test_coefficients_close_to_zero_reach_the_optimum(self):
+        """Coefficients that the first steps bring close to zero must be able to grow."""
         x = np.arange(24.0)
 
         def bumps(n, seed):
@@ -159,7 +159,7 @@ class TestLaws:
         alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(len(X))])
         np.testing.assert_allclose(alone, exact, atol=2e-4)
 
-    def test_a_sample_next_to_much_heavier_ones(self):
+    def test_coefficients_do_not_depend_on_much_heavier_samples(self):
         fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
         X = data(4, seed=1)
         alone = fit.project(X[:1])
@@ -167,7 +167,7 @@ class TestLaws:
             together = fit.project(X * np.asarray([1.0, heavy, 0.0, heavy])[:, None, None])
             np.testing.assert_allclose(together[:1], alone, atol=1e-4)
 
-    def test_one_sample_of_zeros_among_others(self):
+    def test_empty_sample_gets_coefficients_close_to_zero(self):
         X = data(3, seed=1, mass=None)
         X[1] = 0.0
         fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
@@ -217,7 +217,7 @@ class TestEveryLibrary:
         assert low.dtype == np.float32
         np.testing.assert_allclose(low, high, atol=2e-3)
 
-    def test_given_data_are_untouched(self, array):
+    def test_inputs_are_untouched(self, array):
         X = array(data(3, seed=1))
         before = to_numpy(X)
         short_fit(array, "cp", "KL").project(X, tol=1e-5)
@@ -226,36 +226,36 @@ class TestEveryLibrary:
 
 @numpy_only
 class TestRefused:
-    def test_shape(self):
+    def test_another_shape_is_refused(self):
         with pytest.raises(ValueError, match=r"X has shape \(3, 4, 5\): expected \(n, 5, 4\)"):
             short_fit(np.array, "cp", "KL").project(data(3).transpose(0, 2, 1))
 
-    def test_data(self):
+    def test_bad_data_are_refused(self):
         with pytest.raises(ValueError, match="X is -1"):
             short_fit(np.array, "cp", "KL").project(-np.ones(SHAPE))
 
-    def test_no_samples(self):
+    def test_fit_that_transports_the_first_mode_is_refused(self):
         X = data(mass=None)
         loss = wtf.Wasserstein(wtf.grid_cost(*SHAPE), 0.2, 5.0)
         fit = wtf.cp(X / X.sum(), 2, loss, rng=0)
         with pytest.raises(ValueError, match="transports the first mode"):
             fit.project(X)
 
-    def test_balanced_with_another_mass(self):
+    def test_balanced_fit_refuses_samples_of_another_mass(self):
         fit = short_fit(np.array, "cp", "balanced")
         with pytest.raises(ValueError, match="sample 1 of X weighs 2"):
             fit.project(data(3) * np.array([1.0, 2.0, 1.0])[:, None, None])
 
-    def test_unknown_keyword(self):
+    def test_unknown_keyword_is_refused(self):
         with pytest.raises(TypeError, match="iterations"):
             short_fit(np.array, "cp", "KL").project(data(), iterations=3)
 
     @pytest.mark.parametrize("option", [{"tol": 0.0}, {"max_iter": 0}, {"tol": -math.inf}])
-    def test_bad_options(self, option):
+    def test_bad_options_are_refused(self, option):
         with pytest.raises(ValueError, match=f"{next(iter(option))} is"):
             short_fit(np.array, "cp", "KL").project(data(), **option)
 
-    def test_too_few_iterations_warn(self):
+    def test_too_few_iterations_give_one_warning(self):
         fit = short_fit(np.array, "cp", "unbalanced")
         with pytest.warns(UserWarning, match="project: .*max_iter") as caught:
             fit.project(data(3, seed=1), max_iter=1)
@@ -268,7 +268,7 @@ def histograms(n, m, seed):
 
 
 @numpy_only
-class TestProject:
+class TestFewBins:
     ATOMS = np.random.default_rng(7).dirichlet(np.full(5, 0.5), 3).T
 
     def fit(self, X, rho):
@@ -278,8 +278,8 @@ class TestProject:
 
     @pytest.mark.parametrize("rho", [2e-4, 1e-2])
     @pytest.mark.parametrize("seed", range(4))
-    def test_is_the_minimum(self, seed, rho):
-        """The problem is convex: its dual proves what the smallest objective is."""
+    def test_objective_attains_the_dual_bound(self, seed, rho):
+        """The problem is convex: its dual bounds the objective from below."""
         X = histograms(4, 5, seed)
         fit = self.fit(X, rho)
         loss = fit.loss
@@ -300,7 +300,7 @@ class TestProject:
             objective = float(result.value) + rho * float(wtf.entropy(row)[0])
             assert objective - lower <= 1e-6 * max(abs(lower), loss.eps)
 
-    def test_does_not_depend_on_the_batch(self):
+    def test_samples_are_projected_independently(self):
         X = histograms(5, 5, 0)
         fit = self.fit(X, 2e-4)
         together = fit.project(X)

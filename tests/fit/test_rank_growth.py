@@ -15,7 +15,7 @@ class TestGrow:
         ("model", "old", "new"),
         [("cp", 2, 4), ("nmf", 1, 2), ("tucker", (2, 2, 1), (3, 2, 2))],
     )
-    def test_keeps_what_was_there(self, array, xp, model, old, new):
+    def test_fitted_components_are_kept(self, array, xp, model, old, new):
         X = array(images())
         fit = random_fit(array, model, (6, 4, 3), old)
         ranks = new if isinstance(new, tuple) else (new,) * len(fit.factors)
@@ -36,7 +36,7 @@ class TestGrow:
         assert (whole <= 1.0 + 1e-12).all()
 
     @numpy_only
-    def test_learned_weights(self):
+    def test_new_components_get_the_mean_weight(self):
         fit = wtf.nmf(bumps(), 2, wtf.KullbackLeibler(), constraints=("columns", "columns"), rng=0)
         weights, factors = grow(fit, bumps(), (3, 3), np.random.default_rng(0))
         np.testing.assert_array_equal(weights[:2], fit.weights)
@@ -46,7 +46,7 @@ class TestGrow:
         assert grown.objective < fit.objective
 
     @numpy_only
-    def test_new_components_are_for_what_is_missing(self):
+    def test_new_atoms_are_drawn_from_the_residual(self):
         X = bumps(centres=(2, 6))
         odd = np.zeros((1, 12))
         odd[0, 10] = 1.0

@@ -14,7 +14,7 @@ LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 
 
 class TestScan:
-    def test_on_every_library(self, array, xp, device):
+    def test_records_are_sorted_and_arrays_stay_in_their_library(self, array, xp, device):
         loss = wtf.KullbackLeibler()
         scan = wtf.rank_scan(array(bumps(10)), [2, 1], loss, n_seeds=2, held_out=0.5, tol=1e-2)
         assert [record.rank for record in scan] == [1, 2]
@@ -28,7 +28,7 @@ class TestScan:
         assert first.stability == pytest.approx(1.0, abs=1e-2)
 
     @numpy_only
-    def test_finds_the_rank(self):
+    def test_true_rank_shows_in_loss_and_stability(self):
         scan = wtf.rank_scan(bumps(), range(1, 5), LOSS, held_out=2, n_seeds=2)
         objective, loss, held_out, stability = (
             np.array([getattr(record, name) for record in scan])
@@ -49,7 +49,7 @@ class TestScan:
     @pytest.mark.parametrize(
         ("model", "ranks"), [("cp", [1, 3]), ("tucker", [(2, 2, 2), (1, 1, 1), (2, 1, 3)])]
     )
-    def test_other_models(self, model, ranks):
+    def test_cp_and_tucker_are_scanned(self, model, ranks):
         loss = wtf.Wasserstein(wtf.grid_cost(4, 3), eps=0.2, lam=2.0)
         scan = wtf.rank_scan(images(), ranks, loss, model=model, n_seeds=2, rho=0.05)
         assert scan.model == model
@@ -58,7 +58,7 @@ class TestScan:
         assert scan.records[-1].objective < scan.records[0].objective
 
     @numpy_only
-    def test_is_as_good_as_fits_from_nothing(self):
+    def test_warm_started_fit_is_as_good_as_a_separate_one(self):
         scan = wtf.rank_scan(bumps(), [1, 2, 3], LOSS, held_out=None, n_seeds=1, tol=1e-6)
         alone = wtf.nmf(bumps(), 3, LOSS, rng=0)
         assert scan.fits[2].objective == pytest.approx(
@@ -70,7 +70,7 @@ class TestScan:
 
     @numpy_only
     @pytest.mark.parametrize("loss", [LOSS, wtf.Frobenius(), wtf.KullbackLeibler()])
-    def test_the_loss_is_above_the_least_possible(self, loss):
+    def test_excess_loss_is_zero_at_the_minimum_over_all_models(self, loss):
         X = bumps()
         assert rank_scan_module._excess(loss, X, loss.conjugate(X, 0.0 * X)[1]) == pytest.approx(
             0.0, abs=1e-4
@@ -78,12 +78,12 @@ class TestScan:
         assert rank_scan_module._excess(loss, X, X[::-1]) > 1e-2
 
     @numpy_only
-    def test_a_fold_without_mass_is_refused_before_the_work(self):
+    def test_fold_without_mass_is_refused_before_fitting(self):
         X = np.concatenate([bumps(5), np.zeros((1, 12))])
         with pytest.raises(ValueError, match="held_out leaves a part of X that is zero everywhere"):
             wtf.rank_scan(X, [1], LOSS, held_out=6, progress=False)
 
-    def test_the_held_out_loss_is_that_of_projections(self):
+    def test_held_out_loss_is_that_of_projected_samples(self):
         X, loss = bumps(), wtf.KullbackLeibler()
         scan = wtf.rank_scan(X, [2], loss, n_seeds=1, held_out=0.25, rng=5, tol=1e-8)
         left = rank_scan_module._folds(16, 0.25, np.random.default_rng(5), sampled=True)[0]
@@ -95,7 +95,7 @@ class TestScan:
         assert scan.records[0].held_out == pytest.approx(expected, rel=1e-2)
 
     @numpy_only
-    def test_a_sum_of_losses_and_all_modes_transported(self):
+    def test_sums_of_losses_and_losses_without_samples_are_scanned(self):
         loss = wtf.LossSum(LOSS, wtf.Frobenius())
         assert len(wtf.rank_scan(bumps(), [1], loss, n_seeds=1).records) == 1
         whole = wtf.Wasserstein(wtf.grid_cost(6, 4, 3), eps=0.1, lam=10.0)
@@ -106,7 +106,7 @@ class TestScan:
             wtf.rank_scan(X, [1, 2], whole, model="cp")
 
     @numpy_only
-    def test_same_seed_same_scan(self):
+    def test_same_seed_gives_equal_records(self):
         one, two, other = (
             wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius(), rng=seed) for seed in (1, 1, 2)
         )
@@ -115,14 +115,14 @@ class TestScan:
         assert numbers[0] != numbers[2]
 
     @numpy_only
-    def test_leaves_the_data_alone(self):
+    def test_inputs_are_untouched(self):
         X = bumps()
         before = X.copy()
         wtf.rank_scan(X, [1, 2], wtf.Frobenius())
         np.testing.assert_array_equal(X, before)
 
     @numpy_only
-    def test_callback_ends_it(self):
+    def test_callback_can_stop_the_scan(self):
         seen = []
         scan = wtf.rank_scan(
             bumps(), [1, 2, 3], wtf.Frobenius(), callback=lambda r: seen.append(r) or r.rank == 2
@@ -131,7 +131,7 @@ class TestScan:
         assert len(seen) == len(scan.fits) == 2
 
     @numpy_only
-    def test_interrupt_returns_what_is_finished(self, monkeypatch):
+    def test_interrupt_returns_the_finished_ranks(self, monkeypatch):
         fit = rank_scan_module.nmf
 
         def stop(state):
@@ -151,7 +151,7 @@ class TestScan:
         assert 4 not in ranks
 
     @numpy_only
-    def test_one_warning(self):
+    def test_unfinished_fits_give_one_warning(self):
         with pytest.warns(UserWarning, match="rank_scan: nmf: stopped after max_iter") as caught:
             scan = wtf.rank_scan(bumps(), [2, 3], LOSS, max_iter=1, tol=1e-14)
         assert len(caught) == 1
@@ -159,7 +159,7 @@ class TestScan:
         assert "not all fits converged" in repr(scan)
 
     @numpy_only
-    def test_progress(self, capsys):
+    def test_bar_counts_every_fit(self, capsys):
         pytest.importorskip("tqdm")
         wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius(), n_seeds=2, progress=True)
         assert "6/6" in capsys.readouterr().err
@@ -174,7 +174,7 @@ class TestScan:
 
 
 @numpy_only
-class TestRefuses:
+class TestRefused:
     @pytest.mark.parametrize(
         ("ranks", "options", "error", "said"),
         [
@@ -195,6 +195,6 @@ class TestRefuses:
             ([1], {"rho": -1.0}, ValueError, "rho is -1.0"),
         ],
     )
-    def test_bad_input(self, ranks, options, error, said):
+    def test_bad_argument_is_named_with_its_value(self, ranks, options, error, said):
         with pytest.raises(error, match=said):
             wtf.rank_scan(bumps(), ranks, LOSS, **options)

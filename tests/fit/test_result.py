@@ -13,7 +13,7 @@ import wtfarray as wtf
 
 class TestFactorisation:
     @pytest.mark.parametrize("model", RANKS)
-    def test_unpacks_and_multiplies_out(self, array, model):
+    def test_fit_unpacks_and_its_tensor_is_that_of_the_factors(self, array, model):
         fit = short_fit(model, array(data()))
         head, factors = fit
         assert factors is fit.factors
@@ -30,7 +30,7 @@ class TestFactorisation:
         np.testing.assert_allclose(to_numpy(fit.to_tensor()), expected, rtol=1e-12)
 
     @numpy_only
-    def test_repr_says_what_matters(self):
+    def test_repr_states_model_rank_objective_and_convergence(self):
         assert repr(short_fit("cp", data())).startswith("<cp of 6 x 5 x 4, rank 2: objective ")
         text = repr(short_fit("tucker", data()))
         assert "rank (2, 3, 2)" in text
@@ -42,7 +42,7 @@ class TestFactorisation:
 
     @numpy_only
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_history(self, solver):
+    def test_history_has_one_record_per_iteration_and_the_final_gap(self, solver):
         fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rho=0.02, rng=0, solver=solver)
         assert len(fit.history) == fit.n_iter + 1
         assert all(isinstance(record, wtf.Record) for record in fit.history)
@@ -75,7 +75,7 @@ def histograms(seed=0):
 
 class TestToTensorly:
     @pytest.mark.parametrize("model", FITS)
-    def test_and_back(self, backend, array, model):
+    def test_converted_fit_is_a_converged_start(self, backend, array, model):
         if backend.name == "jax":
             pytest.skip("compiling takes long: left to the faster backends")
         fit = FITS[model](array(histograms()), RANK_OF[model], LOSS, rng=0)
@@ -87,16 +87,16 @@ class TestToTensorly:
         assert again.objective <= fit.objective + 1e-6 * abs(fit.objective)
 
     @pytest.mark.parametrize("model", FITS)
-    def test_tensor_is_the_model(self, model):
+    def test_tensor_of_the_conversion_is_that_of_the_fit(self, model):
         fit = FITS[model](histograms(), RANK_OF[model], LOSS, rng=0)
         tensor = fit.to_tensorly().to_tensor()
         np.testing.assert_allclose(tensor.reshape(DIMENSIONS), fit.to_tensor(), rtol=1e-12)
 
-    def test_learned_weights_go_along(self):
+    def test_learned_weights_are_converted(self):
         fit = wtf.cp(histograms(), 2, LOSS, constraints=("columns",) * 3, rng=0)
         assert (fit.to_tensorly().weights == fit.weights).all()
 
-    def test_is_imported_only_there(self, monkeypatch):
+    def test_missing_tensorly_is_an_import_error(self, monkeypatch):
         fit = wtf.cp(histograms(), 2, LOSS, rng=0)
         monkeypatch.setitem(sys.modules, "tensorly.cp_tensor", None)
         with pytest.raises(ImportError, match=r"pip install 'wtfarray\[tensorly\]'"):

@@ -27,7 +27,9 @@ class TestSvd:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("mode", [0, 1, 2])
     @pytest.mark.parametrize("rank", [1, 2, 5, 9])
-    def test_non_negative_of_the_right_shape_and_type(self, array, mode, rank, dtype):
+    def test_factor_is_non_negative_with_the_shape_and_type_of_the_data(
+        self, array, mode, rank, dtype
+    ):
         X = array(low_rank()[0], dtype)
         factor = svd_factor(X, mode, rank, np.random.default_rng(0))
         assert factor.shape == (SHAPE[mode], rank)
@@ -39,15 +41,15 @@ class TestSvd:
 
     @pytest.mark.parametrize("mode", [0, 1, 2])
     def test_first_column_is_the_leading_singular_vector(self, array, mode):
-        """It has one sign, by Perron and Frobenius, so that nothing is cut off."""
+        """By Perron and Frobenius it has one sign: no entry is set to zero."""
         X, _ = low_rank()
         expected = np.abs(np.linalg.svd(wtf.unfold(X, mode))[0][:, 0])
         found = to_numpy(svd_factor(array(X), mode, 2, np.random.default_rng(0))[:, 0])
         np.testing.assert_allclose(found, expected, rtol=1e-8)
 
     @pytest.mark.parametrize("mode", [0, 1, 2])
-    def test_components_apart_are_found(self, array, mode):
-        """Of components with disjoint supports the singular vectors are the factors themselves."""
+    def test_components_of_disjoint_support_are_found(self, array, mode):
+        """The singular vectors of such components are the factors themselves."""
         factors = [np.zeros((n, 2)) for n in SHAPE]
         rng = np.random.default_rng(0)
         for f, n in zip(factors, SHAPE, strict=True):
@@ -59,14 +61,14 @@ class TestSvd:
         np.testing.assert_allclose(found / np.linalg.norm(found, axis=0), expected, atol=1e-7)
 
     @pytest.mark.parametrize("mode", [0, 1, 2])
-    def test_spans_what_dominates_positive_data(self, array, mode):
+    def test_span_contains_the_leading_singular_vector(self, array, mode):
         X, _ = low_rank()
         basis = np.linalg.svd(wtf.unfold(X, mode))[0][:, :1]
         found = to_numpy(svd_factor(array(X), mode, 2, np.random.default_rng(0)))
         rest = basis - found @ np.linalg.lstsq(found, basis)[0]
         assert np.linalg.norm(rest) < 1e-7
 
-    def test_deterministic_by_rng(self, array):
+    def test_same_seed_gives_the_same_factor(self, array):
         X = array(low_rank()[0])
         first, second, other = (
             to_numpy(svd_factor(X, 0, 9, np.random.default_rng(seed))) for seed in (0, 0, 1)
@@ -75,7 +77,7 @@ class TestSvd:
         assert (first != other).any()
 
     @pytest.mark.parametrize("rank", [1, 3])
-    def test_data_of_one_entry(self, array, rank):
+    def test_single_entry_gives_a_finite_factor(self, array, rank):
         X = np.zeros(SHAPE)
         X[3, 2, 4] = 1.0
         found = to_numpy(svd_factor(array(X), 0, rank, np.random.default_rng(0)))
@@ -92,7 +94,7 @@ MODELS = {
 
 class TestKlSteps:
     @pytest.mark.parametrize("model", MODELS)
-    def test_never_increase_the_divergence(self, array, model):
+    def test_divergence_never_increases(self, array, model):
         """Every block in turn, unconstrained: each update is a majorisation step."""
         model, shapes = MODELS[model]
         X = np.random.default_rng(0).gamma(1.0, size=SHAPE)
@@ -117,14 +119,14 @@ class TestKlSteps:
         axis = {"rows": 1, "columns": 0, "all": None}[constraint]
         np.testing.assert_allclose(to_numpy(blocks[1]).sum(axis=axis), 1.0, rtol=1e-12)
 
-    def test_data_of_low_rank_are_recovered(self, array):
+    def test_low_rank_data_are_recovered(self, array):
         X, _ = low_rank(rank=1)
         model = CPModel(3, learns_weights=False)
         blocks = random_blocks([(n, 1) for n in SHAPE], np.random.default_rng(1), array(X))
         blocks = kl_steps(model, array(X), blocks, (None,) * 3, (0, 1, 2), steps=3)
         np.testing.assert_allclose(to_numpy(model.tensor(blocks)), X, rtol=1e-6)
 
-    def test_blocks_that_are_not_free_stay(self, array):
+    def test_fixed_blocks_are_unchanged(self, array):
         model, shapes = MODELS["cp"]
         X = array(low_rank()[0])
         blocks = random_blocks(shapes, np.random.default_rng(1), X)
@@ -138,7 +140,7 @@ class TestKlSteps:
 class TestFeasible:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])
-    def test_floors_zeros_and_normalises(self, array, constraint, dtype):
+    def test_zeros_are_raised_to_the_floor_and_groups_normalised(self, array, constraint, dtype):
         block = np.array([[0.0, 2.0, 1.0], [3.0, 0.0, 5.0]])
         found = to_numpy(feasible(array(block, dtype), constraint))
         assert (found > 0).all()
@@ -150,12 +152,12 @@ class TestFeasible:
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
     @pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])
-    def test_a_group_of_zeros_becomes_even(self, array, constraint):
+    def test_group_of_zeros_becomes_uniform(self, array, constraint):
         found = to_numpy(feasible(array(np.zeros((2, 3))), constraint))
         assert (found > 0).all()
         assert np.ptp(found) == 0.0
 
-    def test_what_was_given_is_untouched(self, array):
+    def test_input_is_untouched(self, array):
         block = array(np.zeros((2, 3)))
         feasible(block, "rows")
         assert (to_numpy(block) == 0).all()
@@ -163,7 +165,7 @@ class TestFeasible:
 
 class TestRandom:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_same_on_every_library(self, array, dtype):
+    def test_blocks_agree_on_every_library(self, array, dtype):
         shapes = [(3, 2), (2, 2, 4), (5,)]
         like = array([1.0], dtype)
         found = random_blocks(shapes, np.random.default_rng(3), like)
@@ -172,7 +174,7 @@ class TestRandom:
             assert block.dtype == like.dtype
             assert (to_numpy(block) == rng.uniform(0.05, 1.0, shape).astype(dtype)).all()
 
-    def test_scaled_to_the_mass_of_the_data(self, array):
+    def test_blocks_have_the_mass_of_the_data(self, array):
         model, shapes = MODELS["cp"]
         X = array(low_rank()[0])
         blocks = random_blocks(shapes, np.random.default_rng(1), X)
@@ -186,7 +188,7 @@ class TestInit:
     @numpy_only
     @pytest.mark.parametrize("init", ["kl", "random", "nnsvd"])
     @pytest.mark.parametrize("model", RANKS)
-    def test_names(self, model, init):
+    def test_every_named_start_reaches_the_best_objective(self, model, init):
         fit = run(model, data(), RANKS[model], LOSSES["unbalanced"], rho=0.02, rng=0, init=init)
         best = run(model, data(), RANKS[model], LOSSES["unbalanced"], rho=0.02, rng=0, n_init=3)
         assert fit.converged
@@ -194,7 +196,7 @@ class TestInit:
 
     @numpy_only
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_zeros_can_grow(self, solver):
+    def test_zeros_of_a_given_start_can_grow(self, solver):
         A, B = start("nmf", (5, 8))
         A[0, 0] = B[3, 1] = 0.0
         kept = A.copy(), B.copy()

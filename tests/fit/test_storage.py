@@ -22,7 +22,7 @@ class TestSave:
 
     @numpy_only
     @pytest.mark.parametrize("name", LOSSES)
-    def test_every_loss(self, tmp_path, name):
+    def test_every_loss_is_restored(self, tmp_path, name):
         fit = short_fit("nmf", data(), name)
         fit.save(tmp_path / "fit.npz")
         loaded = wtf.load(tmp_path / "fit.npz")
@@ -35,7 +35,7 @@ class TestSave:
         X = data(1)
         assert objective(X, loaded) == objective(X, fit)
 
-    def test_across_libraries(self, xp, array, device, tmp_path):
+    def test_file_can_be_read_by_another_library(self, xp, array, device, tmp_path):
         """Written by one library, read by NumPy, written again, read by the first."""
         fit = short_fit("cp", array(data()))
         fit.save(tmp_path / "fit.npz")
@@ -44,14 +44,14 @@ class TestSave:
         plain.save(tmp_path / "again.npz")
         assert_same_fit(wtf.load(tmp_path / "again.npz", xp=xp, device=device), fit)
 
-    def test_loaded_atoms_serve_data_of_either_precision(self, xp, array, device, tmp_path):
+    def test_loaded_fit_projects_data_of_another_dtype(self, xp, array, device, tmp_path):
         short_fit("cp", array(data())).save(tmp_path / "fit.npz")
         loaded = wtf.load(tmp_path / "fit.npz", xp=xp, device=device)
         X = array(data(1), "float32")
         assert loaded.project(X, tol=1e-4).dtype == X.dtype
 
     @numpy_only
-    def test_no_pickle(self, tmp_path):
+    def test_file_holds_no_pickled_objects(self, tmp_path):
         short_fit("cp", data(), "unbalanced").save(tmp_path / "fit.npz")
         with np.load(tmp_path / "fit.npz", allow_pickle=False) as stored:
             assert all(stored[name].dtype != object for name in stored.files)
@@ -66,7 +66,7 @@ class TestSave:
 
     @numpy_only
     @pytest.mark.skipif(os.name != "posix", reason="other systems have no such permissions")
-    def test_who_may_read_the_file_is_left_to_the_system(self, tmp_path):
+    def test_file_has_the_default_permissions(self, tmp_path):
         path, other = tmp_path / "fit.npz", tmp_path / "other"
         short_fit("cp", data()).save(path)
         other.touch()
@@ -75,7 +75,7 @@ class TestSave:
     @numpy_only
     @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
     @pytest.mark.parametrize("step", ["write", "replace"])
-    def test_a_write_that_fails_leaves_the_old_file(self, tmp_path, monkeypatch, step, error):
+    def test_failed_write_leaves_the_old_file(self, tmp_path, monkeypatch, step, error):
         path = tmp_path / "fit.npz"
         short_fit("cp", data()).save(path)
         before = path.read_bytes()
@@ -99,6 +99,6 @@ class TestSave:
 
 @numpy_only
 @pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
-def test_load_refuses_a_file_of_something_else(tmp_path, name):
+def test_load_refuses_files_that_are_no_fits(tmp_path, name):
     with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
         wtf.load(not_a_fit(tmp_path / name))

@@ -26,8 +26,8 @@ import wtfarray as wtf
 
 @numpy_only
 class TestLaws:
-    def test_forbidden_transport_is_kl_nmf(self):
-        """Nothing may move: lam KL(X|Y) + eps E(X)."""
+    def test_diagonal_cost_gives_kl_nmf(self):
+        """No mass can move: the loss is lam KL(X|Y) + eps E(X)."""
         X, (A, B) = planted("nmf", (10, 8), noise=0.5)
         X[1, 2] = X[4, 5:] = 0.0
         cost = np.where(np.eye(8) > 0, 0.0, math.inf)
@@ -50,7 +50,7 @@ class TestLaws:
         assert fit.objective == pytest.approx(found + 0.1 * entropy(X), rel=1e-5)
 
     @pytest.mark.parametrize("lam", [5.0, math.inf])
-    def test_scaling(self, lam):
+    def test_objective_scales_with_cost_eps_lam_and_rho(self, lam):
         s, X = 3.0, data()
         costs = wtf.grid_cost(*SHAPE[1:])
         plain, scaled = (
@@ -88,7 +88,7 @@ class TestLaws:
             mixed.factors, [plain.factors[0][order], *plain.factors[1:]], rtol=1e-3, atol=1e-4
         )
 
-    def test_mode_order_does_not_matter(self):
+    def test_objective_is_invariant_under_permuted_modes(self):
         X, factors = data(), start("cp")
         costs = wtf.grid_cost(SHAPE[0], SHAPE[2])
         constraints = ("columns", "rows", "columns")
@@ -114,7 +114,7 @@ class TestLaws:
         assert_same_factors(turned.factors, [plain.factors[k] for k in (1, 0, 2)], rtol=1e-4)
 
     @pytest.mark.parametrize("model", RANKS)
-    def test_memory_of_the_data_does_not_matter(self, model):
+    def test_objective_does_not_depend_on_the_memory_layout(self, model):
         X, options = data(), {"init": start(model), "rho": 0.02, "tol": 1e-9}
         plain = run(model, X, RANKS[model], LOSSES["unbalanced"], **options)
         last = np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 0, -1)), -1, 0)
@@ -124,7 +124,7 @@ class TestLaws:
             # Factors are known to the root of what the objective is.
             assert_same_factors(found.factors, plain.factors, rtol=1e-3, atol=1e-5)
 
-    def test_matrix_of_images_is_a_matrix_of_pixels(self):
+    def test_nmf_of_images_is_nmf_of_flattened_images(self):
         X, (a, b) = data(), wtf.grid_cost(*SHAPE[1:])
         dense = (a[:, None, :, None] + b[None, :, None, :]).reshape(20, 20)
         options = {"init": start("nmf"), "rho": 0.02, "tol": 1e-9}
@@ -136,9 +136,9 @@ class TestLaws:
             assert other.objective == pytest.approx(grid.objective, rel=1e-9)
             assert_same_factors(other.factors, grid.factors, rtol=1e-4, atol=1e-7)
 
-    def test_sample_weight_two_is_the_sample_twice(self):
+    def test_sample_weights_count_as_copies(self):
         X, (A, B) = planted("nmf", (5, 8), noise=0.5)
-        # The entropy of the coefficients counts a sample once: next to nothing here.
+        # The entropy of the coefficients counts a sample once, which is negligible here.
         options = {"rho": (1e-7, 0.02), "tol": 1e-8}
         loss, twice = transport(shape=(8,)), [0, 1, 1, 2, 3, 4]
         weight = np.array([1.0, 2.0, 1.0, 1.0, 1.0])
@@ -150,7 +150,7 @@ class TestLaws:
         plain = wtf.nmf(X, 2, loss, init=[A, B], **options)
         assert abs(plain.objective - weighted.objective) > 0.1
 
-    def test_sample_weights_of_both_solvers(self):
+    def test_solvers_agree_on_weighted_samples(self):
         X, init = planted("cp")
         weight = np.arange(1.0, 7.0)
         joint, blockwise = (
@@ -173,14 +173,14 @@ class TestLaws:
 
     @pytest.mark.parametrize("lam", [5.0, math.inf])
     @pytest.mark.parametrize("batch", [1, 4, 6, 100])
-    def test_batches(self, batch, lam):
+    def test_batches_give_the_fit_of_the_whole(self, batch, lam):
         options = {"init": start("cp"), "rho": 0.02, "tol": 1e-9}
         loss = transport(lam=lam)
         whole, parts = (wtf.cp(data(), 2, loss, batch=size, **options) for size in (None, batch))
         assert parts.objective == pytest.approx(whole.objective, rel=1e-7)
         assert_same_factors(parts.factors, whole.factors, rtol=1e-3)
 
-    def test_balanced_is_the_limit_of_lam(self):
+    def test_balanced_fit_is_the_limit_of_large_lam(self):
         ends = [
             wtf.cp(data(), 2, transport(lam=lam), init=start("cp"), rho=0.02, tol=1e-8).objective
             for lam in (10.0, 1000.0, 1e5, math.inf)
@@ -196,7 +196,7 @@ class TestShapes:
     @pytest.mark.parametrize("lam", [5.0, math.inf])
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("model", ["cp", "tucker"])
-    def test_all_modes_transported(self, model, shape, lam):
+    def test_all_modes_may_be_transported(self, model, shape, lam):
         X = data(shape, mass=None)
         X /= X.sum()
         rank = (2,) * len(shape) if model == "tucker" else 2
@@ -208,7 +208,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("shape", SHAPES[1:])
     @pytest.mark.parametrize("model", RANKS)
-    def test_last_mode_transported(self, model, shape):
+    def test_last_mode_alone_may_be_transported(self, model, shape):
         X = data(shape)
         rank = (2,) * len(shape) if model == "tucker" else 2
         fit = run(model, X, rank, transport(shape=shape[-1:]), rho=0.02, rng=0)
@@ -218,15 +218,15 @@ class TestShapes:
 
     @pytest.mark.parametrize("model", RANKS)
     @pytest.mark.parametrize("rank", [1, 7])
-    def test_rank_one_and_rank_above_every_mode(self, model, rank):
+    def test_rank_may_be_one_or_exceed_every_mode(self, model, rank):
         ranks = (rank,) * 3 if model == "tucker" else rank
         fit = run(model, data(), ranks, LOSSES["unbalanced"], rho=0.02, rng=0)
         assert fit.converged
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_a_sample_of_zeros_gets_no_mass(self, solver):
-        """Its loss is lam times the mass of the model: exp(-lam/rho) is left of it."""
+    def test_empty_sample_gets_no_mass(self, solver):
+        """Its loss is lam times the mass of the model, whose minimum has mass exp(-lam/rho)."""
         X = data((5, 8), mass=None)
         X[2] = 0.0
         fit = wtf.nmf(X, 2, transport(shape=(8,)), rho=0.1, rng=0, solver=solver)
@@ -235,13 +235,13 @@ class TestShapes:
         assert fit.objective == pytest.approx(others.objective, rel=5e-3)
         assert fit.history[-1].objective == pytest.approx(fit.objective, abs=fit.gap + 1e-6)
 
-    def test_core_of_different_ranks(self):
+    def test_core_may_have_different_ranks(self):
         core, factors = wtf.tucker(data(), (3, 1, 4), LOSSES["unbalanced"], rho=0.02, rng=0)
         assert core.shape == (3, 1, 4)
         assert [f.shape for f in factors] == [(6, 3), (5, 1), (4, 4)]
 
     def test_atoms_of_shifted_gaussians_are_at_their_centres(self):
-        """Samples mix three bumps that were each moved a little."""
+        """Samples mix three bumps, each shifted a little."""
         rng, x = np.random.default_rng(0), np.linspace(0.0, 1.0, 25)
         centres, width = np.array([0.2, 0.5, 0.8]), 0.04
         mixing = rng.dirichlet(np.full(3, 0.5), 24)

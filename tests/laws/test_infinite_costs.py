@@ -13,9 +13,9 @@ from infinite_costs import CLOSED, LAMS, N, apart, band, loss_with, partly_reach
 import wtfarray as wtf
 
 
-class TestOutOfReach:
+class TestUnreachableBins:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_is_plain_sinkhorn(self, array, lam):
+    def test_loss_agrees_with_plain_sinkhorn(self, array, lam):
         X, Y = partly_reachable()
         found = wtf.wasserstein(array(X), array(Y), loss_with(band(1), lam), tol=1e-13)
         expected = [plain_sinkhorn(x, y, band(1), 0.1, lam) for x, y in zip(X, Y, strict=True)]
@@ -24,8 +24,8 @@ class TestOutOfReach:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("eps", [1e-3, 0.1])
-    def test_adds_lam_times_its_mass(self, array, lam, eps):
-        """The loss without the bins, and what is in them; the gradient there is lam."""
+    def test_unreachable_mass_costs_lam_per_unit(self, array, lam, eps):
+        """The reachable bins keep their own loss; the gradient in the others is lam."""
         X, Y = partly_reachable()
         found = wtf.wasserstein(array(X), array(Y), loss_with(band(1), lam, eps), tol=1e-13)
         total, gradient = 0.0, np.full(Y.shape, lam)
@@ -40,7 +40,7 @@ class TestOutOfReach:
         assert np.all(to_numpy(found.gradient)[CLOSED] == lam)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_is_the_limit_of_huge_costs(self, xp, array, lam):
+    def test_loss_is_the_limit_of_large_costs(self, xp, array, lam):
         spare_jax(xp)
         X, Y = partly_reachable()
         huge = np.where(np.isfinite(band(1)), band(1), 1e6)
@@ -53,7 +53,7 @@ class TestOutOfReach:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("iterations", [1, 3, 10])
-    def test_gap_encloses_the_loss(self, array, lam, iterations):
+    def test_value_and_gap_enclose_the_loss(self, array, lam, iterations):
         X, Y = partly_reachable()
         expected = sum(plain_sinkhorn(x, y, band(1), 0.1, lam) for x, y in zip(X, Y, strict=True))
         with warnings.catch_warnings():
@@ -64,7 +64,7 @@ class TestOutOfReach:
         assert float(found.value) <= expected + 1e-12
         assert expected <= float(found.value) + found.gap + 1e-12
 
-    def test_float32(self, xp, array):
+    def test_float32_agrees_with_float64(self, xp, array):
         spare_jax(xp)
         X, Y = partly_reachable()
         found = wtf.wasserstein(array(X, "float32"), array(Y, "float32"), loss_with(band(1), 2.0))
@@ -73,7 +73,7 @@ class TestOutOfReach:
         assert float(found.value) == pytest.approx(expected, rel=1e-5)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_separable_is_dense(self, array, xp, lam):
+    def test_separable_and_dense_costs_agree(self, array, xp, lam):
         spare_jax(xp)
         rng = np.random.default_rng(0)
         X, Y = rng.gamma(1.0, size=(2, 2, 3, 4))
@@ -86,8 +86,8 @@ class TestOutOfReach:
         assert np.any(flat.gradient == lam)
         assert_close(found.gradient, array(flat.gradient.reshape(2, 3, 4)), rtol=1e-6, atol=1e-6)
 
-    def test_costs_need_not_be_symmetric(self, array):
-        """Nothing can arrive in a bin from which everything can leave."""
+    def test_costs_may_be_asymmetric(self, array):
+        """Mass can leave a bin that no mass can reach."""
         C = np.where(np.eye(N) > 0, 0.0, 1.0)
         C[:, 2] = math.inf
         X, Y = (A + 0.1 for A in partly_reachable())
@@ -98,7 +98,7 @@ class TestOutOfReach:
         assert np.all(to_numpy(found.gradient)[:, 2] == 1.0)
         assert np.all(to_numpy(found.gradient)[:, rest] < 1.0)
 
-    def test_warm_start(self, array):
+    def test_warm_start_takes_few_iterations(self, array):
         X, Y = (array(A) for A in partly_reachable())
         first = wtf.wasserstein(X, Y, loss_with(band(1), 1.0), tol=1e-12)
         again = wtf.wasserstein(X, Y, loss_with(band(1), 1.0), tol=1e-12, dual=first.dual)
@@ -132,7 +132,7 @@ class TestFits:
     @numpy_only
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
     @pytest.mark.parametrize("model", ["nmf", "cp", "tucker"])
-    def test_is_the_limit_of_huge_costs(self, model, solver):
+    def test_objective_is_the_limit_of_large_costs(self, model, solver):
         X = partly_reachable()[0]
         fit = fit_of(model, X, band(1), 1.0, solver=solver)
         huge = np.where(np.isfinite(band(1)), band(1), 1e3)
@@ -143,8 +143,8 @@ class TestFits:
 
     @numpy_only
     @pytest.mark.parametrize("lam", [1.0, 5.0])
-    def test_no_potential_runs_away(self, lam):
-        """Where most mass is astray accelerated steps lead nowhere."""
+    def test_fits_converge_when_most_mass_is_unreachable(self, lam):
+        """Accelerated steps diverge where most of the mass is unreachable."""
         X = np.random.default_rng(1).gamma(1.0, size=(8, 12))
         X[1, 5:9] = X[3, 2] = X[4, 1:] = 0.0
         for seed in range(3):
@@ -152,7 +152,7 @@ class TestFits:
             assert fit.converged
 
     @numpy_only
-    def test_in_batches_with_weights(self):
+    def test_batches_and_sample_weights_keep_the_objective(self):
         X = np.vstack([partly_reachable(seed)[0] for seed in range(3)])
         whole = fit_of("nmf", X, band(1), 1.0)
         parts = fit_of("nmf", X, band(1), 1.0, batch=2)
@@ -167,7 +167,7 @@ class TestFits:
         assert fit.objective == pytest.approx(weights @ each + entropies, rel=1e-7)
 
     @numpy_only
-    def test_project(self):
+    def test_projection_is_a_minimum_along_scalings(self):
         X = partly_reachable()[0]
         fit = fit_of("nmf", X, band(1), 1.0)
         fresh = partly_reachable(seed=5)[0]
@@ -183,7 +183,7 @@ class TestFits:
 
 @numpy_only
 class TestBalancedFits:
-    def test_on_islands_are_refused(self):
+    def test_costs_of_several_components_are_refused(self):
         X = np.ones((3, N)) / N
         C = apart(band(2, 2), band(4, 4))
         expected = "loss is balanced .* part the bins into islands"
@@ -192,14 +192,14 @@ class TestBalancedFits:
         with pytest.raises(ValueError, match=expected):
             wtf.cp_dual(X, [np.ones((3, 2)), np.ones((N, 2))], 0, loss_with(C), rho=0.1)
 
-    def test_with_bins_out_of_reach_are_refused(self):
+    def test_samples_with_unreachable_bins_are_refused(self):
         X = np.eye(3, N)
         expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass from where .* or a finite lam"
         with pytest.raises(ValueError, match=expected):
             wtf.nmf(X, 2, loss_with(band(1)), rng=0)
 
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_with_forbidden_ways(self, solver):
+    def test_fits_with_banded_costs_converge(self, solver):
         places = np.arange(12.0)
         centres = np.asarray([[2.5, 8.0], [3.0, 8.5], [3.5, 9.0]])
         bumps = np.exp(-((places - centres[:, :, None]) ** 2) / 8.0).sum(axis=1) + 0.01
@@ -209,7 +209,7 @@ class TestBalancedFits:
         assert fit.objective == pytest.approx(objective(fit, X), rel=1e-5)
 
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_impossible_ones_say_so(self, solver):
+    def test_infeasible_fits_advise_a_finite_lam(self, solver):
         X = np.full((3, N), 0.01)
         X[0, 0] = X[1, 2] = X[2, 5] = 0.95
         with pytest.warns(UserWarning, match="where costs are infinite, a finite lam"):

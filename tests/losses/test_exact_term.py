@@ -10,8 +10,8 @@ import wtfarray as wtf
 
 
 @pytest.mark.parametrize("loss", [wtf.Frobenius(), wtf.KullbackLeibler()], ids=repr)
-class TestBaselinesOnTorch:
-    def test_is_torch_autograd(self, array, xp, loss):
+class TestConjugates:
+    def test_gradient_agrees_with_torch_autograd(self, array, xp, loss):
         if not array_api_compat.is_torch_namespace(xp):
             pytest.skip("torch's own derivative needs --backend torch")
         rng = np.random.default_rng(0)

@@ -10,14 +10,14 @@ import wtfarray as wtf
 
 
 class TestFrobenius:
-    def test_value_and_gradient(self, array):
+    def test_conjugate_follows_the_formula(self, array):
         X, U = np.abs(np.random.default_rng(0).normal(size=(2, 3, 4)))
         expected = np.sum(X * U) + 0.5 * np.sum(U**2), X + U
         assert_same(evaluate(wtf.Frobenius(), X, U, array), expected, rtol=1e-14)
 
     @few
     @given(seed=some_seed)
-    def test_is_the_supremum(self, array, seed):
+    def test_conjugate_is_the_supremum(self, array, seed):
         rng = np.random.default_rng(seed)
         X, U = random_data(rng), rng.normal(size=SHAPE)
         value, best = evaluate(wtf.Frobenius(), X, U, array)
@@ -29,13 +29,13 @@ class TestFrobenius:
         for amount in (1e-3, 1.0):
             assert below(best + amount * rng.normal(size=SHAPE)) <= value
 
-    def test_gradient_is_the_derivative(self, array):
+    def test_gradient_agrees_with_central_differences(self, array):
         rng = np.random.default_rng(1)
         X, U = random_data(rng), rng.normal(size=SHAPE)
-        slope = central_differences(lambda u: evaluate(wtf.Frobenius(), X, u, array)[0], U, 1e-3)
-        np.testing.assert_allclose(evaluate(wtf.Frobenius(), X, U, array)[1], slope, rtol=1e-10)
+        expected = central_differences(lambda u: evaluate(wtf.Frobenius(), X, u, array)[0], U, 1e-3)
+        np.testing.assert_allclose(evaluate(wtf.Frobenius(), X, U, array)[1], expected, rtol=1e-10)
 
-    def test_gap_is_the_primal_minus_the_dual(self, array):
+    def test_gap_is_primal_minus_dual(self, array):
         rng = np.random.default_rng(2)
         X, Y, g = random_data(rng), random_data(rng), rng.normal(size=SHAPE)
         bound = wtf.Frobenius().bind(array(X))

@@ -20,7 +20,7 @@ import wtfarray as wtf
 
 
 class TestKullbackLeibler:
-    def test_value_and_gradient(self, array):
+    def test_conjugate_follows_the_formula(self, array):
         rng = np.random.default_rng(0)
         X, U = random_data(rng), random_dual(rng, 1.0)
         expected = -np.sum(X * np.log(1 - U)), X / (1 - U)
@@ -28,7 +28,7 @@ class TestKullbackLeibler:
 
     @few
     @given(seed=some_seed)
-    def test_is_the_supremum(self, array, seed):
+    def test_conjugate_is_the_supremum(self, array, seed):
         rng = np.random.default_rng(seed)
         X, U = rng.exponential(size=SHAPE), random_dual(rng, 1.0)
         value, best = evaluate(wtf.KullbackLeibler(), X, U, array)
@@ -38,13 +38,13 @@ class TestKullbackLeibler:
             Y = best * np.exp(amount * rng.normal(size=SHAPE))
             assert np.sum(U * Y) - kl(X, Y) <= value + 1e-13 * size
 
-    def test_gradient_is_the_derivative(self, array):
+    def test_gradient_agrees_with_central_differences(self, array):
         rng = np.random.default_rng(1)
         loss, X, U = wtf.KullbackLeibler(), random_data(rng), random_dual(rng, 1.0)
-        slope = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-5)
-        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], slope, rtol=1e-7, atol=1e-9)
+        expected = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-5)
+        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], expected, rtol=1e-7, atol=1e-9)
 
-    def test_gap_is_the_primal_minus_the_dual(self, array):
+    def test_gap_is_primal_minus_dual(self, array):
         rng = np.random.default_rng(2)
         X, Y, g = random_data(rng), rng.exponential(size=SHAPE), rng.normal(size=SHAPE)
         bound = wtf.KullbackLeibler().bind(array(X))
@@ -54,6 +54,6 @@ class TestKullbackLeibler:
         expected = primal + to_numpy(values) - np.sum(u * Y, axis=1)
         assert_close(bound.gap(array(g), marginal, array(Y)), array(expected), rtol=1e-12)
 
-    def test_refuses_a_dual_of_one_or_more(self, array):
+    def test_dual_variable_of_one_or_more_is_refused(self, array):
         with pytest.raises(ValueError, match=r"U is 1.0 at index \(1,\): expected values below 1"):
             wtf.KullbackLeibler().conjugate(array([1.0, 2.0]), array([0.0, 1.0]))

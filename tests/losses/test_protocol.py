@@ -8,7 +8,7 @@ from wtfarray._losses.protocol import stack, unstack
 
 
 class TestStack:
-    def test_stack_is_undone_by_unstack(self, array):
+    def test_unstack_is_the_inverse_of_stack(self, array):
         X = np.random.default_rng(2).exponential(size=(3, 4, 5))
         loss = wtf.Wasserstein([np.ones((5, 5)), np.ones((3, 3))], 0.1, modes=(2, 0))
         bound = loss.bind(array(X))

@@ -10,7 +10,7 @@ from wtfarray._losses.transport_term import TransportTerm
 
 class TestTerms:
     @numpy_only
-    def test_sparse_samples_go_the_common_way(self):
+    def test_infinite_costs_are_served_by_the_transport_term(self):
         X = np.eye(4, 64)
         (term,) = terms_of([loss_with(band(3, 64), 1.0)], X, None, None)
         assert isinstance(term, TransportTerm)

@@ -13,7 +13,7 @@ SAMPLES, BINS = 30, 40
 
 
 def sparse_stack(seed=0):
-    """Some samples of one to three points, most of them empty, and a positive model."""
+    """Samples of one to three bins, most of them empty, and a positive model."""
     rng = np.random.default_rng(seed)
     X = np.zeros((SAMPLES, BINS))
     for i in range(0, SAMPLES, 3):
@@ -26,7 +26,7 @@ def loss(request):
     return wtf.Wasserstein(wtf.grid_cost(BINS), eps=0.05, lam=request.param)
 
 
-def test_values_and_gradients_are_those_of_wasserstein(array, loss):
+def test_value_and_gradient_agree_with_wasserstein(array, loss):
     X, Y = sparse_stack()
     term = SparseSamplesTerm(loss.bind(array(X)), X.shape)
     found = term.evaluate(array(Y), 1e-10, 100)
@@ -49,7 +49,7 @@ def test_certificate_encloses_the_loss(array, loss):
     np.testing.assert_allclose(fine.value, exact, rtol=1e-8)
 
 
-def test_goes_on_at_another_smoothing(array, loss):
+def test_smoothing_can_be_changed_and_restored(array, loss):
     X, Y = sparse_stack()
     term = SparseSamplesTerm(loss.bind(array(X)), X.shape)
     term.set_level(3.0)
@@ -64,23 +64,23 @@ def test_goes_on_at_another_smoothing(array, loss):
     np.testing.assert_allclose(found.value, float(expected.value), rtol=1e-8)
 
 
-class TestWhichData:
-    def test_sparse_fibres(self, array, loss):
+class TestSelection:
+    def test_samples_of_few_bins_are_sparse(self, array, loss):
         assert has_sparse_samples(loss.bind(array(sparse_stack()[0])))
 
-    def test_not_dense_samples(self, array, loss):
+    def test_dense_samples_are_not_sparse(self, array, loss):
         assert not has_sparse_samples(loss.bind(array(sparse_stack()[1])))
 
-    def test_not_balanced(self, array, loss):
+    def test_balanced_losses_are_not_served(self, array, loss):
         balanced = wtf.Wasserstein(loss.costs, loss.eps)
         assert not has_sparse_samples(balanced.bind(array(sparse_stack()[0])))
 
 
 class TestFit:
-    """Of samples that the fits take this way."""
+    """Fits of samples that the sparse term serves."""
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_model_that_is_far_from_the_data(self, array, dtype):
+    def test_factors_stay_finite_when_marginals_underflow(self, array, dtype):
         """Marginals underflow, and Newton's matrix has no row for them."""
         rng = np.random.default_rng(0)
         X = np.zeros((40, 60))
@@ -97,12 +97,12 @@ class TestFit:
         assert np.isfinite(fit.objective)
         assert all(np.isfinite(to_numpy(factor)).all() for factor in fit.factors)
 
-    def test_full_samples_would_take_too_much_memory(self, array):
+    def test_many_bins_per_sample_are_not_served(self, array):
         X = np.zeros((40, 600))
         X[:, :28] = 1.0
         loss = wtf.Wasserstein(wtf.grid_cost(600), eps=0.05, lam=1.0)
         assert not has_sparse_samples(loss.bind(array(X)))
 
-    def test_little_lam_is_left_to_the_other_way(self, array):
+    def test_small_lam_is_not_served(self, array):
         little = wtf.Wasserstein(wtf.grid_cost(BINS), eps=0.05, lam=0.01)
         assert not has_sparse_samples(little.bind(array(sparse_stack()[0])))

@@ -1,4 +1,4 @@
-"""Sparse data from their own side: the same loss, gradient and bounds as from the model's."""
+"""The term for sparse tensors: the same loss, gradient and bounds as `wasserstein`."""
 
 import math
 
@@ -27,7 +27,7 @@ def problem(lam, eps=0.05):
 
 
 @pytest.mark.parametrize("lam", LAMS)
-def test_values_and_gradients_are_those_of_wasserstein(array, lam):
+def test_value_and_gradient_agree_with_wasserstein(array, lam):
     X, Y = sparse(lam)
     term = SourceTerm(problem(lam).bind(array(X)), SHAPE)
     found = term.evaluate(array(Y), 1e-9, 500)
@@ -55,8 +55,8 @@ def test_certificate_encloses_the_loss(array, lam, iterations):
     np.testing.assert_allclose(fine.value, exact, atol=1e-7)
 
 
-def test_gap_is_no_less_than_that_of_the_second_marginals(array):
-    """The bound over the support is that of the whole problem, or more."""
+def test_gap_is_at_least_that_of_the_whole_problem(array):
+    """The bound over the support is at least that of the whole problem."""
     X, Y = sparse(1.0)
     bound = problem(1.0).bind(array(X))
     term = SourceTerm(bound, SHAPE)
@@ -66,7 +66,7 @@ def test_gap_is_no_less_than_that_of_the_second_marginals(array):
     assert 0 < float(gaps[0]) <= rough.gap * (1 + 1e-9)
 
 
-def test_a_model_with_zeros(array):
+def test_zeros_of_the_model_have_gradient_minus_infinity(array):
     X, Y = sparse(1.0)
     Y[:, 3] = 0.0
     term = SourceTerm(problem(1.0).bind(array(X)), SHAPE)

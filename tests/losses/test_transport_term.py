@@ -13,7 +13,7 @@ from wtfarray._losses.transport_term import TransportTerm
 
 class TestTerms:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_from_the_side_of_the_data(self, array, xp, lam):
+    def test_terms_for_dense_and_sparse_data_agree_with_wasserstein(self, array, xp, lam):
         spare_jax(xp)
         rng = np.random.default_rng(0)
         X, Y = np.zeros((1, 9, 8)), rng.uniform(0.1, 1.0, (1, 9, 8))

@@ -25,15 +25,15 @@ LAMS = [0.3, 10.0, math.inf]
 
 # JAX compiles each operation anew for every shape: there, only three samples of six points.
 OTHER_SHAPES = {
-    "test_gradient_is_the_scaling_of_the_plan",
-    "test_zero_sample",
-    "test_both_samples_zero",
-    "test_one_pixel_to_many",
-    "test_islands_are_apart",
-    "test_slices_apart_are_slices_together",
-    "test_several_sample_modes",
-    "test_separable_is_dense",
-    "test_small_eps_float32",
+    "test_gradient_agrees_with_the_plan_of_pot",
+    "test_empty_sample_of_x_costs_lam_per_unit_of_y",
+    "test_sample_empty_in_both_costs_nothing",
+    "test_single_bin_to_many_has_a_known_plan",
+    "test_unbalanced_loss_is_the_sum_over_components",
+    "test_loss_is_the_sum_over_samples",
+    "test_several_sample_modes_are_samples_of_a_matrix",
+    "test_separable_and_dense_costs_agree",
+    "test_small_eps_converges_in_float32",
 }
 
 
@@ -99,7 +99,7 @@ class TestAgainstPot:
     @pytest.mark.parametrize("n", [6, 20])
     @pytest.mark.parametrize("eps", [0.1, 0.5, 2.0])
     @pytest.mark.parametrize("lam", [0.1, 1.0, 10.0, math.inf])
-    def test_value(self, array, n, eps, lam):
+    def test_value_agrees_with_pot(self, array, n, eps, lam):
         X, Y = pair(lam, 3, n, seed=n)
         C = cost(n)
         expected = sum(
@@ -113,7 +113,7 @@ class TestAgainstPot:
         assert float(result.value) - slack <= expected <= float(result.value) + result.gap + slack
 
     @pytest.mark.parametrize("lam", [1.0, 10.0])
-    def test_gradient_is_the_scaling_of_the_plan(self, array, lam):
+    def test_gradient_agrees_with_the_plan_of_pot(self, array, lam):
         X, Y = pair(lam, 1, 10)
         eps, C = 0.2, cost(10)
         plan = pot_plan(X[0], Y[0], C, eps, lam)
@@ -124,7 +124,7 @@ class TestAgainstPot:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-5])
-    def test_loose_bounds_hold_the_true_value(self, array, lam, tol):
+    def test_loose_bounds_enclose_the_value(self, array, lam, tol):
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.05, lam)
         loose = wtf.wasserstein(array(X), array(Y), loss, tol=tol)
@@ -136,7 +136,7 @@ class TestAgainstPot:
 
 class TestGradient:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_central_differences(self, array, lam):
+    def test_gradient_agrees_with_central_differences(self, array, lam):
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
         gradient = to_numpy(wtf.wasserstein(array(X), array(Y), loss, tol=1e-13).gradient)
@@ -151,7 +151,7 @@ class TestGradient:
             )
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_autograd_through_sinkhorn(self, xp, array, lam):
+    def test_gradient_agrees_with_autograd_through_sinkhorn(self, xp, array, lam):
         if not is_torch_namespace(xp):
             pytest.skip("autograd is torch's")
         import torch
@@ -179,7 +179,7 @@ class TestGradient:
         assert float(result.value) == pytest.approx(float(value.detach()), rel=1e-10)
         assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
-    def test_minus_infinity_where_y_is_zero(self, array):
+    def test_gradient_is_minus_infinity_where_y_is_zero(self, array):
         X, Y = pair(1.0)
         Y[1, 2] = 0.0
         gradient = to_numpy(
@@ -219,7 +219,7 @@ class TestStopping:
         assert float(warm.value) == pytest.approx(float(cold.value), rel=2e-6)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_too_few_iterations_warn_once(self, array, lam):
+    def test_too_few_iterations_give_one_warning_and_valid_bounds(self, array, lam):
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.01, lam)
         with pytest.warns(UserWarning, match="increase `max_iter`") as caught:
@@ -231,7 +231,7 @@ class TestStopping:
         true = value_of(array(X), array(Y), loss)
         assert float(result.value) <= true <= float(result.value) + result.gap
 
-    def test_unpacks_as_value_and_gradient(self, array):
+    def test_result_unpacks_as_value_and_gradient(self, array):
         X, Y = pair(1.0)
         result = wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(cost(6), 0.1, 1.0))
         value, gradient = result
@@ -241,7 +241,7 @@ class TestStopping:
 
 class TestDegenerateData:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_zeros_in_both(self, array, lam):
+    def test_zeros_in_both_leave_the_problem_of_the_other_bins(self, array, lam):
         X, Y = pair(lam)
         X[:, 2:4] = 0.0
         Y[:, 3:5] = 0.0
@@ -256,7 +256,7 @@ class TestDegenerateData:
         found = value_of(array(X), array(Y), wtf.Wasserstein(C, eps, lam))
         assert found == pytest.approx(expected, rel=1e-9)
 
-    def test_zero_sample(self, array):
+    def test_empty_sample_of_x_costs_lam_per_unit_of_y(self, array):
         X, Y = pair(2.0)
         X[1] = 0.0
         loss = wtf.Wasserstein(cost(6), 0.1, 2.0)
@@ -266,7 +266,7 @@ class TestDegenerateData:
         assert_close(result.gradient[1, :], array(np.full(6, 2.0)), rtol=1e-12)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_both_samples_zero(self, array, lam):
+    def test_sample_empty_in_both_costs_nothing(self, array, lam):
         X, Y = pair(lam)
         X[1] = Y[1] = 0.0
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
@@ -276,7 +276,7 @@ class TestDegenerateData:
         assert float(result.value) == pytest.approx(others, rel=1e-11)
         assert np.isfinite(to_numpy(result.gradient)).all()
 
-    def test_one_pixel_each(self, array):
+    def test_single_bins_have_a_known_value(self, array):
         C, eps = cost(6), 0.1
         x, y = np.zeros(6), np.zeros(6)
         x[1], y[4] = 0.7, 0.7
@@ -290,7 +290,7 @@ class TestDegenerateData:
             expected, rel=1e-12
         )
 
-    def test_one_pixel_to_many(self, array):
+    def test_single_bin_to_many_has_a_known_plan(self, array):
         x, (_, Y) = np.eye(6)[2], samples(1, 6, mass=1.0)
         C, eps = cost(6), 0.1
         expected = float(C[2] @ Y[0]) + eps * entropy(Y[0])  # the plan is known
@@ -299,7 +299,7 @@ class TestDegenerateData:
         )
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_constant_samples(self, array, lam):
+    def test_constant_samples_agree_with_pot(self, array, lam):
         X, Y, C, eps = np.full((3, 6), 0.5), np.full((3, 6), 0.5), cost(6), 0.5
         expected = 3.0 * objective(pot_plan(X[0], Y[0], C, eps, lam), Y[0], C, eps, lam)
         found = value_of(array(X), array(Y), wtf.Wasserstein(C, eps, lam))
@@ -307,7 +307,7 @@ class TestDegenerateData:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("scale", [1e-12, 1e12])
-    def test_tiny_and_huge_masses(self, array, lam, scale):
+    def test_tiny_and_huge_masses_scale(self, array, lam, scale):
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
         expected = scale * (value_of(array(X), array(Y), loss) + 0.1 * math.log(scale) * X.sum())
@@ -317,14 +317,14 @@ class TestDegenerateData:
 
 class TestInfiniteCosts:
     @pytest.mark.parametrize("eps", [1e-3, 0.1])
-    def test_nothing_may_move(self, array, eps):
+    def test_diagonal_cost_gives_kullback_leibler(self, array, eps):
         X, Y = pair(2.0)
         nowhere = np.where(np.eye(6) > 0, 0.0, math.inf)
         result = wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(nowhere, eps, 2.0), tol=1e-13)
         assert float(result.value) == pytest.approx(2.0 * kl(X, Y) + eps * entropy(X), rel=1e-12)
         assert_close(result.gradient, array(2.0 * (1.0 - X / Y)), rtol=1e-6, atol=1e-6)
 
-    def test_balanced_islands(self, array):
+    def test_balanced_loss_is_the_sum_over_components(self, array):
         C = np.full((4, 4), math.inf)
         C[:2, :2] = C[2:, 2:] = [[0.0, 1.0], [1.0, 0.0]]
         x, y = array([0.2, 0.3, 0.1, 0.4]), array([0.3, 0.2, 0.25, 0.25])
@@ -334,7 +334,7 @@ class TestInfiniteCosts:
         assert float(result.value) == pytest.approx(sum(apart), rel=1e-10)
 
     @pytest.mark.parametrize("lam", LAMS[:-1])
-    def test_islands_are_apart(self, array, lam):
+    def test_unbalanced_loss_is_the_sum_over_components(self, array, lam):
         (X, Y), (V, W) = pair(lam, 2, 4, seed=1), pair(lam, 2, 3, seed=2)
         C = np.full((7, 7), math.inf)
         C[:4, :4], C[4:, 4:] = cost(4), cost(3)
@@ -345,7 +345,7 @@ class TestInfiniteCosts:
         assert together == pytest.approx(apart, rel=1e-10)
 
     @pytest.mark.parametrize("lam", [1.0, math.inf])
-    def test_island_without_a_target_is_refused(self, array, lam):
+    def test_component_without_a_target_is_refused(self, array, lam):
         C = np.asarray([[0.0, 1.0, math.inf], [1.0, 0.0, math.inf], [math.inf, math.inf, 0.0]])
         x, y = array([0.3, 0.3, 0.4]), array([0.5, 0.5, 0.0])
         with pytest.raises(ValueError, match="Y"):
@@ -363,13 +363,13 @@ class TestBalancedMasses:
         with pytest.raises(ValueError, match=r"Y weighs 1\.51.* in sample 1, where X weighs 1\."):
             wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(cost(6), 0.1))
 
-    def test_rounding_is_forgiven(self, array):
+    def test_masses_may_differ_by_rounding(self, array):
         X, Y = pair(math.inf)
         loss = wtf.Wasserstein(cost(6), 0.1)
         exact = value_of(array(X), array(Y), loss)
         assert value_of(array(X), array(Y * (1.0 + 1e-9)), loss) == pytest.approx(exact, rel=1e-7)
 
-    def test_no_mass_in_y_is_refused(self, array):
+    def test_empty_sample_of_y_is_refused(self, array):
         X, Y = pair(1.0)
         Y[2] = 0.0
         with pytest.raises(ValueError, match=r"Y weighs 0\.0 in sample 2.*a positive mass"):
@@ -378,7 +378,7 @@ class TestBalancedMasses:
 
 class TestModes:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_slices_apart_are_slices_together(self, array, lam):
+    def test_loss_is_the_sum_over_samples(self, array, lam):
         X, Y = pair(lam, 4)
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
         together = wtf.wasserstein(array(X), array(Y), loss, tol=1e-12)
@@ -392,7 +392,7 @@ class TestModes:
 
     @pytest.mark.parametrize("lam", [2.0, math.inf])
     @pytest.mark.parametrize("modes", [(1,), (0,), (2,)])
-    def test_several_sample_modes(self, array, lam, modes):
+    def test_several_sample_modes_are_samples_of_a_matrix(self, array, lam, modes):
         X, Y = pair(lam, 6, 4)
         matrix = wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(cost(4), 0.1, lam), tol=1e-12)
 
@@ -408,7 +408,7 @@ class TestModes:
         assert warm.n_iter < 3
 
     @pytest.mark.parametrize("lam", [2.0, math.inf])
-    def test_separable_is_dense(self, array, lam):
+    def test_separable_and_dense_costs_agree(self, array, lam):
         X, Y = pair(lam, 2, 12)
         C1, C2 = wtf.grid_cost(3, 4)
         whole = (C1[:, None, :, None] + C2[None, :, None, :]).reshape(12, 12)
@@ -428,7 +428,7 @@ class TestLaws:
     @staticmethod
     @settings(max_examples=10)
     @given(seed=st.integers(0, 1000), lam=st.sampled_from(LAMS))
-    def test_permutation(array, seed, lam):
+    def test_loss_is_invariant_under_permutations(array, seed, lam):
         X, Y = pair(lam, 3, 6, seed)
         rng = np.random.default_rng(seed)
         rows, points, C = rng.permutation(3), rng.permutation(6), cost(6)
@@ -445,7 +445,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("scale", [1e-3, 7.0, 1e4])
-    def test_scaling_law(self, array, lam, scale):
+    def test_loss_scales_with_cost_eps_and_lam(self, array, lam, scale):
         X, Y = pair(lam)
         C = cost(6)
         plain = wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(C, 0.1, lam), tol=1e-13)
@@ -456,7 +456,7 @@ class TestLaws:
 
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("scale", [0.01, 30.0])
-    def test_homogeneity(self, array, lam, scale):
+    def test_loss_is_homogeneous_in_the_mass_up_to_an_entropy(self, array, lam, scale):
         """Plans scale: OT(sx, sy) = s OT(x, y) + eps s log(s) <x, 1>, with the same gradient."""
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.1, lam)
@@ -479,7 +479,7 @@ class TestLaws:
         assert errors[2] == pytest.approx(0.1 * errors[1], rel=0.2)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_convex_in_y(self, array, lam):
+    def test_loss_is_convex_in_y(self, array, lam):
         X, Y = pair(lam)
         _, Z = pair(lam, seed=5)
         loss = loss_of(cost(6), lam)
@@ -501,8 +501,8 @@ class TestPrecision:
 
     @pytest.mark.parametrize("lam", [1.0, 10.0, math.inf])
     @pytest.mark.parametrize("eps", [1e-3, 1e-4])
-    def test_small_eps(self, xp, array, lam, eps):
-        """Neither NaN nor a warning, and near the exact transport when balanced."""
+    def test_small_eps_is_close_to_exact_transport(self, xp, array, lam, eps):
+        """Finite without a warning and, when balanced, close to exact transport."""
         # Shapes that JAX has compiled for others.
         n, m = (3, 6) if is_jax_namespace(xp) else (2, 16)
         X, Y = samples(n, m, mass=1.0)
@@ -519,7 +519,7 @@ class TestPrecision:
             assert exact - n * eps * (2.0 * math.log(m) + 1.0) <= smoothed + result.gap
             assert smoothed <= exact - n * eps + 1e-9
 
-    def test_small_eps_float32(self, array):
+    def test_small_eps_converges_in_float32(self, array):
         X, Y = samples(2, 16)
         loss = wtf.Wasserstein(wtf.grid_cost(16), 1e-3, 1.0)
         double = value_of(array(X), array(Y), loss, tol=1e-8)
@@ -531,7 +531,7 @@ class TestPrecision:
 class TestArrays:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("lam", [1.0, math.inf])
-    def test_kind_of_the_result(self, array, dtype, lam):
+    def test_namespace_dtype_device_and_shape_are_kept(self, array, dtype, lam):
         X, Y = (array(A, dtype) for A in pair(lam))
         result = wtf.wasserstein(X, Y, loss_of(cost(6), lam))
         for found in (result.value, result.gradient, result.dual):
@@ -558,7 +558,7 @@ class TestArrays:
 class TestSmallSmoothing:
     # JAX compiles exact sums of every length anew.
     @pytest.mark.parametrize("eps", [1e-2] if "jax" in sys.modules else [1e-3, 3e-3, 1e-2])
-    def test_bins_far_apart(self, array, eps):
+    def test_bins_that_lie_far_apart_converge(self, array, eps):
         """A step between two bins costs hundreds of times eps."""
         rng = np.random.default_rng(1)
         X, Y = rng.gamma(0.5, size=(4, 2, 3)), rng.gamma(0.5, size=(4, 2, 3)) + 1e-3

@@ -31,12 +31,12 @@ from oracles import (
 import wtfarray as wtf
 
 
-class TestWassersteinConjugate:
+class TestConjugate:
     @every_lam
     @pytest.mark.parametrize("eps", [0.02, 0.3, 5.0])
-    def test_is_the_closed_form(self, array, lam, eps):
+    def test_agrees_with_the_closed_form(self, array, lam, eps):
         rng = np.random.default_rng(0)
-        cost, X, U = random_cost(rng, 6, barred=0.2), random_data(rng), random_dual(rng, lam)
+        cost, X, U = random_cost(rng, 6, forbidden=0.2), random_data(rng), random_dual(rng, lam)
         log_f = U / eps if math.isinf(lam) else lam / eps * np.log(lam / (lam - U))
         log_Kf = np.log(np.exp(log_f) @ np.exp(-cost / eps).T)
         plan = dense_plans(X, eps * log_f, cost, eps)
@@ -67,15 +67,15 @@ class TestWassersteinConjugate:
                 assert below(other, Y) <= value + 1e-13 * size
 
     @every_lam
-    def test_gradient_is_the_derivative(self, array, lam):
+    def test_gradient_agrees_with_central_differences(self, array, lam):
         rng = np.random.default_rng(1)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, lam)
         loss = wtf.Wasserstein(cost, 0.2, lam)
-        slope = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-5)
-        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], slope, rtol=2e-7, atol=1e-8)
+        expected = central_differences(lambda u: evaluate(loss, X, u, array)[0], U, 1e-5)
+        np.testing.assert_allclose(evaluate(loss, X, U, array)[1], expected, rtol=2e-7, atol=1e-8)
 
     @every_lam
-    def test_is_torch_autograd(self, array, xp, lam):
+    def test_gradient_agrees_with_torch_autograd(self, array, xp, lam):
         if not array_api_compat.is_torch_namespace(xp):
             pytest.skip("torch's own derivative needs --backend torch")
         rng = np.random.default_rng(2)
@@ -102,16 +102,16 @@ class TestWassersteinConjugate:
 
     @few
     @given(lam=st.sampled_from(LAMS), scale=exponent(-3, 3), seed=some_seed)
-    def test_scaling_law(self, array, lam, scale, seed):
+    def test_scales_with_cost_eps_and_lam(self, array, lam, scale, seed):
         rng = np.random.default_rng(seed)
-        cost, X, U = random_cost(rng, 6, barred=0.2), random_data(rng), random_dual(rng, lam)
+        cost, X, U = random_cost(rng, 6, forbidden=0.2), random_data(rng), random_dual(rng, lam)
         value, gradient = evaluate(wtf.Wasserstein(cost, 0.1, lam), X, U, array)
         scaled = wtf.Wasserstein(scale * cost, scale * 0.1, scale * lam)
         other, same = evaluate(scaled, X, scale * U, array)
         assert_same((other / scale, same), (value, gradient), rtol=1e-12)
 
     @every_lam
-    def test_permuted_samples(self, array, lam):
+    def test_is_equivariant_under_permuted_samples(self, array, lam):
         rng = np.random.default_rng(4)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, lam)
         loss, order = wtf.Wasserstein(cost, 0.1, lam), [2, 0, 1]
@@ -119,7 +119,7 @@ class TestWassersteinConjugate:
         assert_same(evaluate(loss, X[order], U[order], array), (value, gradient[order]))
 
     @every_lam
-    def test_slices_apart_are_slices_together(self, array, lam):
+    def test_is_the_sum_over_samples(self, array, lam):
         rng = np.random.default_rng(5)
         shape = (3, 4, 5)
         X, U = random_data(rng, (12, 5)).reshape(shape), random_dual(rng, lam, shape)
@@ -137,7 +137,7 @@ class TestWassersteinConjugate:
         assert_same(single, evaluate(loss, X, U, array), rtol=3e-5)
 
     @every_lam
-    def test_zero_samples_give_nothing(self, array, lam):
+    def test_empty_samples_add_nothing(self, array, lam):
         rng = np.random.default_rng(7)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, lam)
         X[1] = 0.0
@@ -148,7 +148,7 @@ class TestWassersteinConjugate:
         np.testing.assert_array_equal(gradient[1], 0.0)
 
     @every_lam
-    def test_single_pixels_and_small_eps(self, array, lam):
+    def test_single_bins_at_small_eps_follow_the_closed_form(self, array, lam):
         rng = np.random.default_rng(8)
         cost, U, X, eps = random_cost(rng, 6), random_dual(rng, lam), np.eye(3, 6), 1e-4
         g = free(U, lam)
@@ -160,7 +160,7 @@ class TestWassersteinConjugate:
         assert_same(evaluate(wtf.Wasserstein(cost, eps, lam), X, U, array), expected, rtol=1e-11)
 
     @pytest.mark.parametrize("lam", [0.5, 5.0])
-    def test_nothing_may_move(self, array, lam):
+    def test_diagonal_cost_gives_kullback_leibler(self, array, lam):
         """K = I: the loss is ``lam KL(X|Y) + eps E(X)``."""
         rng = np.random.default_rng(9)
         X, Y = rng.exponential(size=(2, *SHAPE))
@@ -177,14 +177,14 @@ class TestWassersteinConjugate:
         assert_same((value, gradient), (lam * plain[0] - eps * entropy_of(X), plain[1]), rtol=1e-12)
 
     @pytest.mark.parametrize("value", [2.0, 3.0])
-    def test_refuses_a_dual_of_lam_or_more(self, array, value):
+    def test_dual_variable_of_lam_or_more_is_refused(self, array, value):
         U = np.zeros(SHAPE)
         U[1, 4] = value
         loss = wtf.Wasserstein(np.ones((6, 6)), 0.1, 2.0)
         with pytest.raises(ValueError, match=r"U is .* at index \(1, 4\): expected .*lam"):
             loss.conjugate(array(np.ones(SHAPE)), array(U))
 
-    def test_refuses_a_dual_of_another_shape_or_dtype(self, array):
+    def test_dual_variable_of_another_shape_or_dtype_is_refused(self, array):
         loss, X = wtf.Wasserstein(np.ones((6, 6)), 0.1), array(np.ones(SHAPE))
         with pytest.raises(ValueError, match=r"U has shape \(2, 6\): expected \(3, 6\)"):
             loss.conjugate(X, array(np.ones((2, 6))))
@@ -192,7 +192,7 @@ class TestWassersteinConjugate:
             loss.conjugate(X, array(np.ones(SHAPE), "float32"))
 
 
-class TestWassersteinModes:
+class TestModes:
     """Every choice of modes is the default one after permuting the data by hand."""
 
     @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ class TestWassersteinModes:
         ],
         ids=str,
     )
-    def test_is_the_permuted_problem(self, array, modes, order, sizes):
+    def test_modes_are_those_of_the_permuted_problem(self, array, modes, order, sizes):
         rng = np.random.default_rng(0)
         shape, lam = (3, 4, 5), 5.0
         X, U = rng.exponential(size=shape), random_dual(rng, lam, shape)
@@ -227,22 +227,22 @@ class TestWassersteinModes:
         turned = np.transpose(gradient, order).reshape(sizes)
         assert_same((value, turned), expected)
 
-    def test_one_cost_or_a_list_of_one(self, array):
+    def test_single_cost_is_a_list_of_one(self, array):
         rng = np.random.default_rng(1)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, math.inf)
         one, several = wtf.Wasserstein(cost, 0.1), wtf.Wasserstein([cost], 0.1)
         assert_same(evaluate(one, X, U, array), evaluate(several, X, U, array), rtol=0)
 
     @pytest.mark.parametrize("modes", [(0, 0), (1, -2), (1, 3), (1,), ((), 1)])
-    def test_refuses_modes_that_do_not_fit(self, array, modes):
+    def test_repeated_or_missing_modes_are_refused(self, array, modes):
         with pytest.raises(ValueError, match="modes is"):
             wtf.Wasserstein([np.ones((4, 4))] * 2, 0.1, modes=modes).bind(array(np.ones((4, 4, 4))))
 
-    def test_refuses_a_cost_of_another_size(self, array):
+    def test_cost_of_another_size_is_refused(self, array):
         with pytest.raises(ValueError, match=r"costs\[0\] has shape \(4, 4\): expected \(5, 5\)"):
             wtf.Wasserstein(np.ones((4, 4)), 0.1).bind(array(np.ones((4, 5))))
 
-    def test_costs_of_the_data_s_own_library(self, array):
+    def test_costs_may_be_arrays_of_the_library_of_the_data(self, array):
         rng = np.random.default_rng(3)
         cost, X, U = random_cost(rng, 6), random_data(rng), random_dual(rng, math.inf)
         own, numpy = wtf.Wasserstein(array(cost), 0.1), wtf.Wasserstein(cost, 0.1)

@@ -40,7 +40,7 @@ class TestCpBlock:
     @few
     @given(shape=sizes, rank=st.integers(1, 6), weighted=st.booleans(), seed=seeds)
     @example(shape=[2, 1, 3], rank=4, weighted=True, seed=0)
-    def test_xi_is_the_adjoint(self, array, shape, rank, weighted, seed):
+    def test_xi_is_the_adjoint_of_the_model_in_one_factor(self, array, shape, rank, weighted, seed):
         factors = [array(f) for f in uniform_factors(shape, [rank] * len(shape), seed)]
         weights = array(np.arange(1.0, rank + 1)) if weighted else None
         model = wtf.cp_to_tensor(factors, weights)
@@ -49,7 +49,7 @@ class TestCpBlock:
             assert_adjoint(block, array, seed)
             assert_close(block.forward(factor), model, rtol=TIGHT)
 
-    def test_does_not_depend_on_its_own_factor(self, array):
+    def test_adjoint_does_not_depend_on_the_factor_itself(self, array):
         factors = [array(f) for f in uniform_factors((3, 4, 5), [2, 2, 2])]
         other = [factors[0], array(normal((4, 2))), factors[2]]
         U = array(normal((3, 4, 5)))
@@ -59,7 +59,7 @@ class TestCpBlock:
 class TestCpWeightsBlock:
     @few
     @given(shape=sizes, rank=st.integers(1, 6), scale=st.sampled_from([1.0, 2.5]), seed=seeds)
-    def test_is_adjoint(self, array, shape, rank, scale, seed):
+    def test_adjoint_of_the_model_in_the_weights(self, array, shape, rank, scale, seed):
         factors = [array(f) for f in uniform_factors(shape, [rank] * len(shape), seed)]
         block = cp_weights_block(factors, scale)
         assert_adjoint(block, array, seed)
@@ -72,7 +72,7 @@ class TestTuckerBlock:
     @few
     @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=5))
     @example(pairs=[(2, 4), (1, 1), (3, 1)])
-    def test_xi_is_the_adjoint(self, array, pairs):
+    def test_xi_is_the_adjoint_of_the_model_in_one_factor(self, array, pairs):
         shape, ranks = zip(*pairs, strict=True)
         factors = [array(f) for f in uniform_factors(shape, ranks)]
         core = array(np.random.default_rng(1).uniform(size=ranks))
@@ -83,7 +83,7 @@ class TestTuckerBlock:
             assert_close(block.forward(factor), model, rtol=TIGHT)
 
     @pytest.mark.parametrize("shape", [(4,), (3, 5), (4, 1, 3)], ids=str)
-    def test_superdiagonal_core_is_cp(self, array, shape):
+    def test_superdiagonal_core_gives_the_cp_adjoint(self, array, shape):
         factors = [array(f) for f in uniform_factors(shape, [3] * len(shape))]
         weights = np.array([0.5, 2.0, 3.0])
         core = np.zeros((3,) * len(shape))
@@ -100,7 +100,7 @@ class TestCoreBlock:
     @few
     @given(pairs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=5))
     @example(pairs=[(2, 4), (1, 1), (3, 1)])
-    def test_omega_is_the_adjoint(self, array, pairs):
+    def test_omega_is_the_adjoint_of_the_model_in_the_core(self, array, pairs):
         shape, ranks = zip(*pairs, strict=True)
         factors = [array(f) for f in uniform_factors(shape, ranks)]
         block = core_block(factors, range(len(factors)))
@@ -108,7 +108,7 @@ class TestCoreBlock:
         core = array(np.random.default_rng(1).uniform(size=ranks))
         assert_close(block.forward(core), wtf.tucker_to_tensor(core, factors), rtol=TIGHT)
 
-    def test_core_in_another_order_of_the_modes(self, array):
+    def test_modes_of_the_core_may_be_permuted(self, array):
         factors = [array(f) for f in uniform_factors((3, 4, 5), (2, 3, 4))]
         core, order = normal((4, 2, 3)), (1, 2, 0)
         block = core_block(factors, order)
@@ -118,7 +118,7 @@ class TestCoreBlock:
         assert_close(block.forward(array(core)), model, rtol=1e-13, atol=1e-13)
 
     @every_shape
-    def test_diagonal_is_the_weights_block(self, array, shape):
+    def test_diagonal_of_omega_is_the_adjoint_in_the_cp_weights(self, array, shape):
         factors = [array(f) for f in uniform_factors(shape, [3] * len(shape))]
         U = array(np.abs(normal(shape)))
         omega = to_numpy(core_block(factors, range(len(shape))).adjoint(U))

@@ -26,14 +26,14 @@ from wtfarray._optimize import lbfgs
 @pytest.mark.parametrize("solver", SOLVERS)
 class TestArrays:
     @pytest.mark.parametrize("shape", [(), (4,), (2, 1, 2)])
-    def test_any_shape(self, array, solver, shape):
+    def test_x0_may_have_any_shape(self, array, solver, shape):
         x0 = array(np.zeros(shape))
         result = solver(parabola, x0)
         assert result.converged
         assert_close(result.x, array(np.ones(shape)), atol=1e-7)
         assert_close(result.gradient, array(np.zeros(shape)), atol=1e-7)
 
-    def test_float32(self, array, solver):
+    def test_float32_converges_to_the_minimum_of_float64(self, array, solver):
         data, labels = logistic_data()
         fun = logistic(array(data, dtype="float32"), array(labels, dtype="float32"))
         result = solver(fun, array(np.zeros(5), dtype="float32"))
@@ -44,13 +44,13 @@ class TestArrays:
         assert_close(result.x, expected, atol=2e-5, rtol=1e-5)
         assert result.value == pytest.approx(exact.value, rel=1e-5)
 
-    def test_float32_with_minimum_zero(self, array, solver):
+    def test_float32_converges_to_a_minimum_of_value_zero(self, array, solver):
         # The value itself goes to zero, so that its own rounding says nothing.
         result = solver(rosenbrock, array(rosenbrock_start(2), dtype="float32"))
         assert result.converged
         np.testing.assert_allclose(to_numpy(result.x), 1.0, atol=1e-3)
 
-    def test_float64_value_of_float32_x(self, xp, array, solver):
+    def test_value_may_be_float64_for_float32_x(self, xp, array, solver):
         def fun(x):
             value, gradient = parabola(x)
             return xp.astype(value, xp.float64), gradient
@@ -58,7 +58,7 @@ class TestArrays:
         result = solver(fun, array(np.zeros(3), dtype="float32"))
         assert_close(result.x, array(np.ones(3), dtype="float32"), atol=1e-6)
 
-    def test_python_float_value(self, array, solver):
+    def test_value_may_be_a_python_float(self, array, solver):
         def fun(x):
             value, gradient = parabola(x)
             return float(value), gradient
@@ -71,13 +71,13 @@ class TestArrays:
         assert result.n_iter == 5
         assert_close(x0, array(rosenbrock_start(4)))
 
-    def test_read_only_numpy(self, solver):
+    def test_x0_may_be_read_only(self, solver):
         x0 = rosenbrock_start(4)
         x0.flags.writeable = False
         assert solver(rosenbrock, x0, max_iter=0).x is not x0
         assert solver(rosenbrock, x0, max_iter=5).n_iter == 5
 
-    def test_gradient_memory_may_be_reused(self, solver):
+    def test_fun_may_reuse_the_memory_of_its_gradient(self, solver):
         memory = np.empty(4)
 
         def fun(x):
@@ -89,14 +89,14 @@ class TestArrays:
         np.testing.assert_array_equal(reused.x, fresh.x)
         assert not np.shares_memory(reused.gradient, memory)
 
-    def test_deterministic(self, array, solver):
+    def test_two_runs_are_bit_equal(self, array, solver):
         first, second = (
             solver(rosenbrock, array(rosenbrock_start(4)), max_iter=40) for _ in range(2)
         )
         np.testing.assert_array_equal(to_numpy(first.x), to_numpy(second.x))
         assert [h.value for h in first.history] == [h.value for h in second.history]
 
-    def test_agrees_with_numpy(self, array, solver):
+    def test_iterates_agree_with_numpy(self, array, solver):
         result = solver(rosenbrock, array(rosenbrock_start(4)), max_iter=8)
         reference = solver(rosenbrock, rosenbrock_start(4), max_iter=8)
         np.testing.assert_allclose(to_numpy(result.x), reference.x, rtol=1e-8)
@@ -105,7 +105,7 @@ class TestArrays:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 class TestTorch:
-    def test_no_graph(self, xp, array, solver):
+    def test_results_carry_no_autograd_graph(self, xp, array, solver):
         torch = torch_or_skip(xp)
         weight = array(np.ones(3)).requires_grad_()
 
@@ -120,7 +120,7 @@ class TestTorch:
         assert not result.x.requires_grad
         assert not result.gradient.requires_grad
 
-    def test_synchronisations(self, xp, array, solver, monkeypatch):
+    def test_one_host_transfer_per_evaluation_and_direction(self, xp, array, solver, monkeypatch):
         torch_or_skip(xp)
         from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -150,7 +150,7 @@ class TestTorch:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 class TestSafeFun:
-    def test_safe_fun_rescues(self, array, solver):
+    def test_safe_fun_is_called_only_where_fun_is_not_finite(self, array, solver):
         calls = []
 
         def fragile(x):
@@ -169,7 +169,7 @@ class TestSafeFun:
         assert min(calls) >= 0.5
         assert result.n_evaluations == plain.n_evaluations + len(calls)
 
-    def test_safe_fun_sees_a_gradient_that_is_not_finite(self, array, solver):
+    def test_safe_fun_replaces_a_gradient_that_is_not_finite(self, array, solver):
         def fragile(x):
             value, gradient = parabola(x)
             return value, gradient * math.nan
@@ -178,7 +178,7 @@ class TestSafeFun:
         assert result.converged
         np.testing.assert_allclose(to_numpy(result.x), 1.0, atol=1e-7)
 
-    def test_safe_fun_fails_too(self, array, solver):
+    def test_steps_where_safe_fun_fails_too_are_shortened(self, array, solver):
         costs = np.arange(1.0, 4.0)
         fun = barrier(array(costs))
         result = solver(fun, array(np.full(3, 3.0)), safe_fun=fun)
@@ -189,32 +189,32 @@ class TestSafeFun:
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-class TestChecks:
-    def test_gradient_shape(self, array, solver):
+class TestReturnValues:
+    def test_gradient_of_another_shape_is_refused(self, array, solver):
         with pytest.raises(ValueError, match=r"`fun` .* shape \(2,\) of `x0`, got shape \(1, 2\)"):
             solver(lambda _: (0.0, array([[1.0, 2.0]])), array([0.0, 0.0]))
 
-    def test_gradient_is_no_array(self, array, solver):
+    def test_gradient_that_is_a_list_is_refused(self, array, solver):
         with pytest.raises(ValueError, match=r"`fun` .* gradient of the shape .* got list"):
             solver(lambda _: (0.0, [1.0, 2.0]), array([0.0, 0.0]))
 
-    def test_gradient_dtype(self, array, solver):
+    def test_gradient_of_another_dtype_is_refused(self, array, solver):
         with pytest.raises(ValueError, match=r"`fun` .* gradient of the dtype .*float64.*float32"):
             solver(lambda _: (0.0, array([1.0], dtype="float32")), array([0.0]))
 
-    def test_value_shape(self, array, solver):
+    def test_value_with_a_mode_is_refused(self, array, solver):
         with pytest.raises(ValueError, match=r"`fun` .* 0-d array as its value, got shape \(1,\)"):
             solver(lambda x: (array([1.0]), x), array([0.0]))
 
-    def test_start_outside_the_domain(self, array, solver):
+    def test_start_outside_the_domain_is_refused(self, array, solver):
         with pytest.raises(ValueError, match="`fun` must be finite at `x0`, got value nan"):
             solver(barrier(array([1.0])), array([-1.0]))
 
-    def test_start_that_safe_fun_cannot_save(self, array, solver):
+    def test_start_outside_the_domain_of_safe_fun_is_refused(self, array, solver):
         fun = barrier(array([1.0]))
         with pytest.raises(ValueError, match="`safe_fun` must be finite at `x0`"):
             solver(fun, array([-1.0]), safe_fun=fun)
 
-    def test_start_with_infinite_gradient(self, array, solver):
+    def test_start_with_infinite_gradient_is_refused(self, array, solver):
         with pytest.raises(ValueError, match="gradient norm inf"):
             solver(lambda _: (0.0, array([math.inf])), array([1.0]))

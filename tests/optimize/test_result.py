@@ -12,7 +12,7 @@ from wtfarray._optimize import OptimizeRecord, OptimizeResult
 
 @pytest.mark.parametrize("solver", SOLVERS)
 class TestResult:
-    def test_fields(self, array, solver):
+    def test_fields_describe_the_last_iterate(self, array, solver):
         calls = []
 
         def fun(x):
@@ -29,7 +29,7 @@ class TestResult:
         with pytest.raises(dataclasses.FrozenInstanceError):
             result.value = 0.0
 
-    def test_history(self, array, solver):
+    def test_history_has_one_record_per_iterate(self, array, solver):
         result = solver(rosenbrock, array(rosenbrock_start(4)), max_iter=12)
         history = result.history
         assert all(isinstance(h, OptimizeRecord) for h in history)

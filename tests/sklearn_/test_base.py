@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("numpy_estimators")
 
 # The data of the checks have two or three features: a smoothing to match makes them fast.
 @parametrize_with_checks([cls(eps=0.5, tol=1e-3) for cls in ESTIMATORS])
-def test_checks_of_scikit_learn(estimator, check):
+def test_scikit_learn_estimator_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -30,7 +30,7 @@ def fitted(request):
 
 
 class TestFitted:
-    def test_shapes(self, fitted):
+    def test_shapes_follow_data_and_components(self, fitted):
         model, X = fitted
         W = model.transform(X)
         assert W.shape == (X.shape[0], 2)
@@ -42,7 +42,7 @@ class TestFitted:
             f"{type(model).__name__.lower()}{k}" for k in range(2)
         ]
 
-    def test_masses(self, fitted):
+    def test_coefficients_carry_the_mass_of_the_samples(self, fitted):
         model, X = fitted
         W = model.transform(5.0 * X)
         np.testing.assert_allclose(W.sum(axis=1), 5.0 * X.reshape(len(X), -1).sum(axis=1))
@@ -59,22 +59,22 @@ class TestFitted:
         assert not np.any(model.transform(np.zeros_like(X[:2])))
         assert model.score(some) == pytest.approx(model.score(X[:3]), rel=1e-4)
 
-    def test_samples_do_not_depend_on_each_other(self, fitted):
+    def test_samples_are_transformed_independently(self, fitted):
         model, X = fitted
         alone = np.concatenate([model.transform(X[i : i + 1]) for i in range(4)])
         np.testing.assert_allclose(model.transform(X)[:4], alone, atol=1e-4)
 
-    def test_components_are_worth_more_than_the_mean(self, fitted):
+    def test_two_components_score_higher_than_one(self, fitted):
         model, X = fitted
         one = clone(model).set_params(n_components=1).fit(X)
         assert model.score(X) > 0.9 * one.score(X)
 
-    def test_pickle(self, fitted):
+    def test_pickled_model_gives_equal_coefficients(self, fitted):
         model, X = fitted
         again = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(again.transform(X[:3]), model.transform(X[:3]))
 
-    def test_factors_make_the_components(self, fitted):
+    def test_components_are_the_product_of_the_factors(self, fitted):
         model, _ = fitted
         if isinstance(model, WassersteinCP):
             made = np.einsum("ir,jr->rij", *model.factors_)
@@ -86,36 +86,36 @@ class TestFitted:
 
 
 class TestInput:
-    def test_other_shape(self, fitted):
+    def test_another_shape_is_refused(self, fitted):
         model, X = fitted
         with pytest.raises(ValueError, match=r"features|expected"):
             model.transform(X[:, :-1])
         with pytest.raises(ValueError, match=r"X has shape \(3, 5\): expected \(n, 2\)"):
             model.inverse_transform(np.ones((3, 5)))
 
-    def test_other_size_of_a_later_mode(self):
+    def test_another_size_of_a_later_mode_is_refused(self):
         model = WassersteinCP(**FAST).fit(images())
         with pytest.raises(ValueError, match=r"X has shape \(12, 6, 5\): expected \(n, 6, 6\)"):
             model.transform(images()[:, :, :-1])
 
-    def test_all_empty(self):
+    def test_data_without_mass_are_refused(self):
         with pytest.raises(ValueError, match="X has no sample with both mass and weight"):
             WassersteinNMF().fit(np.zeros((4, 5)))
 
-    def test_not_converged(self):
+    def test_unfinished_fit_gives_a_convergence_warning(self):
         with pytest.warns(ConvergenceWarning, match="max_iter = 1: increase it"):
             WassersteinNMF(3, max_iter=1, random_state=0).fit(bumps())
 
 
 class TestScikitLearn:
-    def test_pandas_output(self):
+    def test_pandas_output_has_named_columns(self):
         pandas = pytest.importorskip("pandas")
         frame = pandas.DataFrame(bumps(), columns=[f"bin{k}" for k in range(16)])
         model = WassersteinNMF(**FAST).set_output(transform="pandas").fit(frame)
         assert list(model.transform(frame).columns) == ["wassersteinnmf0", "wassersteinnmf1"]
         assert list(model.feature_names_in_) == list(frame.columns)
 
-    def test_pipeline_and_search(self):
+    def test_pipelines_and_grid_searches_work(self):
         X = bumps(n=40, jitter=0.02)
         labels = X[:, :6].sum(axis=1) > 0.3
         pipeline = make_pipeline(WassersteinNMF(3, **FAST), LogisticRegression(C=100.0))
@@ -124,7 +124,7 @@ class TestScikitLearn:
         assert search.best_params_ == {"n_components": 3}
         assert search.best_score_ < 0
 
-    def test_search_over_tensors(self):
+    def test_grid_search_takes_tensors(self):
         search = GridSearchCV(WassersteinCP(**FAST), {"rho_atoms": [1e-3, 10.0]}, cv=2)
         search.fit(images())
         assert search.best_params_ == {"rho_atoms": 1e-3}

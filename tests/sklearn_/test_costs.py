@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("numpy_estimators")
 
 
 class TestCost:
-    def test_grid_of_the_features(self):
+    def test_grid_shape_costs_and_dense_cost_agree(self):
         X = images()
         points = np.stack(np.meshgrid(np.arange(6), np.arange(6), indexing="ij"), axis=-1)
         dense = wtf.point_cost(points.reshape(36, 2).astype(float))
@@ -31,18 +31,18 @@ class TestCost:
             assert least == pytest.approx(expected[0], rel=1e-9)
             np.testing.assert_allclose(blurred.reshape(X.shape), expected[1], rtol=1e-9)
 
-    def test_names_differ(self):
+    def test_named_costs_are_powers_of_distances(self):
         losses = [
             WassersteinNMF(cost=c, **FAST).fit(bumps()).loss_ for c in ("sqeuclidean", "cityblock")
         ]
         assert losses[0].costs[0][0, 2] == pytest.approx(4 * losses[0].costs[0][0, 1])
         assert losses[1].costs[0][0, 2] == pytest.approx(2 * losses[1].costs[0][0, 1])
 
-    def test_size_of_a_line_as_a_numpy_integer(self):
+    def test_grid_shape_may_be_a_numpy_integer(self):
         a, b = (WassersteinNMF(grid_shape=n, **FAST).fit(bumps()) for n in (np.int64(16), None))
         np.testing.assert_array_equal(a.components_, b.components_)
 
-    def test_balanced(self):
+    def test_balanced_coefficients_sum_to_one(self):
         model = WassersteinNMF(lam=np.inf, **FAST).fit(3.0 * bumps())
         np.testing.assert_allclose(model.transform(bumps()[:4]).sum(axis=1), 1.0)
 
@@ -67,11 +67,11 @@ class TestCost:
             ({"cost": np.eye(16).tolist()}, r"cost\[0\] is a list: expected an array"),
         ],
     )
-    def test_bad_parameters(self, parameters, message):
+    def test_bad_parameters_are_refused(self, parameters, message):
         with pytest.raises((TypeError, ValueError), match=message):
             WassersteinNMF(**parameters).fit(bumps())
 
-    def test_bad_parameters_of_tucker(self):
+    def test_bad_parameters_of_tucker_are_refused(self):
         with pytest.raises(ValueError, match=r"n_components is \(2, 2\): expected .* 3 of them"):
             WassersteinTucker((2, 2)).fit(images())
         with pytest.raises(ValueError, match="lam is inf: expected a finite number"):

@@ -51,7 +51,7 @@ assert back.shape == X.shape
 """
 
 
-def test_array_api_strict(backend):
+def test_array_api_strict_in_array_api_strict_out(backend):
     if backend.name != "strict-device1":
         pytest.skip("one device is enough, in the session of array-api-strict")
     names = ["WassersteinTucker"]  # what it does includes what the others do

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("numpy_estimators")
 
 
 class TestSampleWeight:
-    def test_weights_are_repetitions(self):
+    def test_weights_count_as_repetitions(self):
         X = images()
         counts = np.arange(12) % 3
         weighted = WassersteinCP(**FAST).fit(X, sample_weight=counts)
@@ -21,7 +21,7 @@ class TestSampleWeight:
             weighted.score(np.repeat(X, counts, axis=0)), rel=1e-6
         )
 
-    def test_the_solution_weighs_entropies_too(self):
+    def test_entropies_are_weighted_like_the_loss(self):
         # At the solution, the coefficients of fit are those of transform, whatever the weight.
         X = bumps(n=12)
         weights = np.where(np.arange(12) < 6, 20.0, 1.0)
@@ -29,7 +29,7 @@ class TestSampleWeight:
         score = model.score(X, sample_weight=weights)
         assert model.reconstruction_err_ == pytest.approx(-score, rel=1e-3)
 
-    def test_mean_of_the_score(self):
+    def test_score_is_a_weighted_mean(self):
         X = bumps()
         model = WassersteinNMF(**FAST).fit(X)
         parts = model.score(X[:6]), model.score(X[6:])
@@ -46,6 +46,6 @@ class TestSampleWeight:
             (np.zeros(24), "sample_weight is zero everywhere"),
         ],
     )
-    def test_bad_weights(self, weights, message):
+    def test_bad_weights_are_refused(self, weights, message):
         with pytest.raises(ValueError, match=message):
             WassersteinNMF().fit(bumps(), sample_weight=weights)

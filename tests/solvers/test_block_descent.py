@@ -26,7 +26,7 @@ class TestSolversAgree:
     @pytest.mark.parametrize(
         ("model", "name"), [pair for pair in MODELS_AND_LOSSES if pair[1] != "sum"]
     )
-    def test_from_the_same_start(self, model, name):
+    def test_solvers_agree_from_the_same_start(self, model, name):
         X, init = planted(model)
         loss = LOSSES[name]
         if (model, name) == ("tucker", "balanced"):
@@ -42,8 +42,8 @@ class TestSolversAgree:
 
     @pytest.mark.parametrize("model", ["cp", "nmf"])
     @pytest.mark.parametrize("lam", [5.0, math.inf])
-    def test_from_far_away(self, model, lam):
-        """The dual of one block is no good start for the next: the descent must cope."""
+    def test_solvers_agree_from_a_distant_start(self, model, lam):
+        """The dual variable of one block is a poor start for the next block."""
         options = {"rho": 0.01, "rng": 0}
         loss = transport(eps=0.1, lam=lam)
         joint, blockwise = (
@@ -53,7 +53,7 @@ class TestSolversAgree:
         assert blockwise.objective == pytest.approx(joint.objective, rel=0.05)
 
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
-    def test_one_free_block_is_convex(self, solver):
+    def test_both_solvers_find_the_minimum_of_one_convex_block(self, solver):
         """Both must find the same minimum, which the dual certifies."""
         X, factors = data(), [f / f.sum(axis=0) for f in start("cp")]
         loss, rho = LOSSES["unbalanced"], 0.02
@@ -66,8 +66,8 @@ class TestSolversAgree:
 
 
 @numpy_only
-class TestConverged:
-    """What was not solved has not converged, however little the last steps gained."""
+class TestConvergence:
+    """A fit with an unsolved block has not converged, however small the last steps."""
 
     def bumps(self):
         centres = np.random.default_rng(0).uniform(2, 13, (8, 1))
@@ -75,7 +75,7 @@ class TestConverged:
         return X / X.sum(axis=1, keepdims=True)
 
     @pytest.mark.parametrize("rho", [1e-6, 1e-4])
-    def test_a_block_that_is_not_solved(self, rho):
+    def test_fit_with_an_unsolved_block_has_not_converged(self, rho):
         loss = wtf.Wasserstein(wtf.grid_cost(16), 0.02, 10.0)
         with pytest.warns(UserWarning, match="a block could not be solved: choose solver='env"):
             fit = wtf.nmf(self.bumps(), 3, loss, rho=rho, rng=0, solver="dual")
@@ -83,7 +83,7 @@ class TestConverged:
         again = run("nmf", self.bumps(), 3, loss, rho=rho, init=fit, fixed=(0,))
         assert again.objective < fit.objective - 1e-3 * abs(fit.objective)
 
-    def test_atoms_with_zeros(self):
+    def test_fixed_atoms_with_zeros_do_not_converge(self):
         atoms = np.zeros((10, 2))
         atoms[:5, 0], atoms[6:, 1] = 0.2, 0.25
         X = np.random.default_rng(0).dirichlet(np.ones(10), 4)
@@ -94,7 +94,7 @@ class TestConverged:
         assert run("nmf", X, 2, loss, **start).converged
 
     @pytest.mark.parametrize("model", ["cp", "tucker", "nmf"])
-    def test_sparse_data_by_the_dual_solver(self, model):
+    def test_sparse_data_converge_to_the_objective_of_the_joint_solver(self, model):
         X = np.zeros((10, 10))
         X[2, 3] = X[5, 5] = X[7, 1] = 1.0
         loss = wtf.Wasserstein(wtf.grid_cost(10, 10), 0.05, 1.0)

@@ -13,7 +13,7 @@ def problem(rho, references=None):
     return Problem(CPModel(1, learns_weights=False), [], (rho,), (None,), (0,), (3,), references)
 
 
-def test_entropy_of_one_number_a_block(array):
+def test_entropy_is_scaled_by_the_rho_of_its_block(array):
     A = array([[0.5, 0.0], [1.0, 2.0], [0.1, 0.3]])
     expected, gradient = wtf.entropy(A)
     value, found = problem(2.0).entropy([A], 0)
@@ -21,7 +21,7 @@ def test_entropy_of_one_number_a_block(array):
     assert_close(found[1:, :], 2.0 * gradient[1:, :])
 
 
-def test_gradient_of_weighted_relative_entropy(array):
+def test_gradient_of_the_relative_entropy_agrees_with_differences(array):
     A = np.asarray([[0.5, 0.2], [1.0, 2.0], [0.1, 0.3]])
     B = np.asarray([[0.1, 0.7], [3.0, 1.0], [0.2, 0.2]])
     rho = np.asarray([[1.0], [2.0], [0.5]])

@@ -38,26 +38,28 @@ def linearised(array, lam, distance, *, free=(0, 1, 2), tucker=False, weights=No
     return LinearisedDual.of(problem, small_term(problem), blocks, distance), blocks, loss
 
 
-class TestDual:
+class TestLinearisedDual:
     @pytest.mark.parametrize("distance", [0.0, 2.0])
     @pytest.mark.parametrize("lam", [0.7, math.inf])
     @pytest.mark.parametrize("tucker", [False, True])
-    def test_gradient(self, xp, array, lam, distance, tucker):
+    def test_gradient_agrees_with_central_differences(self, xp, array, lam, distance, tucker):
         spare_jax(xp)
         dual, *_ = linearised(array, lam, distance, tucker=tucker, weights=[1.0, 2.0, 0.5])
         rng = np.random.default_rng(1)
-        g, way = 0.2 * rng.normal(size=(2, *SHAPE))
+        g, direction = 0.2 * rng.normal(size=(2, *SHAPE))
         _, gradient = dual.value_and_gradient(array(g))
         h = 1e-5
-        above, below = (float(dual.value_and_gradient(array(g + t * way))[0]) for t in (h, -h))
+        above, below = (
+            float(dual.value_and_gradient(array(g + t * direction))[0]) for t in (h, -h)
+        )
         expected = (above - below) / (2.0 * h)
-        assert float(np.sum(to_numpy(gradient) * way)) == pytest.approx(expected, rel=1e-6)
+        assert float(np.sum(to_numpy(gradient) * direction)) == pytest.approx(expected, rel=1e-6)
         value, safe = dual.safe_value_and_gradient(array(g))
         assert float(value) == pytest.approx(float(dual.value_and_gradient(array(g))[0]))
         np.testing.assert_allclose(to_numpy(safe), to_numpy(gradient), rtol=1e-8)
 
     @pytest.mark.parametrize("lam", [0.7, math.inf])
-    def test_one_block_is_the_dual_of_the_block(self, xp, array, lam):
+    def test_one_free_block_gives_the_block_dual(self, xp, array, lam):
         spare_jax(xp)
         dual, factors, loss = linearised(array, lam, 0.0, free=(1,))
         block = wtf.cp_dual(
@@ -77,7 +79,7 @@ class TestDual:
         distance=st.sampled_from([0.0, 0.3, 10.0]),
         lam=st.sampled_from([0.5, 20.0, math.inf]),
     )
-    def test_is_below_the_objective_at_the_centre(self, seed, size, distance, lam):
+    def test_dual_is_a_lower_bound_of_the_objective_at_the_centre(self, seed, size, distance, lam):
         dual, blocks, loss = linearised(np.asarray, lam, distance)
         g = size * np.random.default_rng(seed).normal(size=SHAPE)
         bound = -float(dual.safe_value_and_gradient(g)[0])
@@ -87,7 +89,7 @@ class TestDual:
         assert bound <= objective + 1e-9
 
     @numpy_only
-    def test_keeps_to_the_centre_if_distance_counts(self):
+    def test_minimiser_tends_to_the_centre_as_the_proximal_weight_grows(self):
         for distance, allowed in ((1e2, 0.1), (1e4, 1e-3)):
             dual, blocks, _ = linearised(np.asarray, 0.7, distance)
             found = wtf.lbfgs(dual.value_and_gradient, np.zeros(SHAPE))
@@ -108,8 +110,8 @@ FAR_APART = [  # samples, bins, seed, eps, lam, rho
 
 
 class TestFits:
-    def test_a_model_that_can_be_the_data(self, array):
-        """Y = X is a kink; along it the entropies of both factors can still grow."""
+    def test_model_that_reproduces_the_data_reaches_the_known_minimum(self, array):
+        """The loss is nearly non-smooth at Y = X, where the entropies can still be improved."""
         X, rho = np.asarray([[1 / 3, 2 / 3]]), 0.1
         loss = wtf.Wasserstein(wtf.grid_cost(2), 1e-2)
         fit = wtf.nmf(array(X), 2, loss, rho=rho, rng=0)
@@ -121,7 +123,7 @@ class TestFits:
 
     @numpy_only
     @pytest.mark.parametrize(("n", "m", "seed", "eps", "lam", "rho"), FAR_APART)
-    def test_nothing_is_left_to_gain(self, n, m, seed, eps, lam, rho):
+    def test_converged_fits_cannot_be_improved(self, n, m, seed, eps, lam, rho):
         X, loss = histograms(n, m, seed), wtf.Wasserstein(wtf.grid_cost(m), eps, lam)
         fit = wtf.nmf(X, 2, loss, rho=rho, rng=0)
         assert fit.converged
@@ -135,7 +137,7 @@ class TestFits:
         assert fit.objective == pytest.approx(objective_of(X, fit), abs=1e-4 * scale)
 
     @numpy_only
-    def test_scaling(self):
+    def test_objective_scales_with_cost_eps_and_rho(self):
         X, C = histograms(5, 6, 3), np.asarray(wtf.grid_cost(6)[0])
         plain = wtf.nmf(X, 2, wtf.Wasserstein(C, 0.005), rho=0.01, rng=0)
         scaled = wtf.nmf(X, 2, wtf.Wasserstein(C * 8.0, 0.04), rho=0.08, rng=0)
@@ -143,7 +145,7 @@ class TestFits:
         assert plain.objective == pytest.approx(scaled.objective / 8.0, abs=2e-4 * scale)
 
     @numpy_only
-    def test_a_callback_ends_it(self):
+    def test_callback_stops_the_prox_linear_steps(self):
         X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
         whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
         with pytest.warns(UserWarning, match="stopped by the callback"):
@@ -154,7 +156,7 @@ class TestFits:
         assert fit.n_iter == whole.n_iter - 1
 
     @numpy_only
-    def test_an_interrupt_returns_the_best(self):
+    def test_interrupt_returns_the_best_so_far(self):
         X, loss = histograms(4, 3, 0), wtf.Wasserstein(wtf.grid_cost(3), 1e-2)
         whole = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
 
@@ -167,7 +169,7 @@ class TestFits:
         assert fit.objective == pytest.approx(whole.objective, rel=0.05)
 
     @numpy_only
-    def test_weights_count_copies(self):
+    def test_sample_weights_count_as_copies(self):
         X, loss = histograms(3, 5, 2), wtf.Wasserstein(wtf.grid_cost(5), 5e-3)
         init = [np.full((3, 2), 0.5), histograms(2, 5, 9).T]
         twice = [np.full((4, 2), 0.5), init[1]]

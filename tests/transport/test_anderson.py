@@ -18,7 +18,7 @@ class TestSecants:
         return secants
 
     @pytest.mark.parametrize("pairs", [0, 2, 6])
-    def test_of_samples_and_back(self, array, pairs):
+    def test_secants_of_some_samples_can_be_split_off_and_merged(self, array, pairs):
         secants = self.memory(array, 5, pairs, 0)
         residual = np.random.default_rng(1).normal(size=(5, 3))
         before = to_numpy(secants.step(array(residual)))

@@ -51,7 +51,7 @@ def rounded_bound(X, Y, g, cost, eps):
     return bound, kept + np.outer(rr, rc) / mR
 
 
-class TestWassersteinGap:
+class TestGap:
     @few
     @given(
         lam=st.sampled_from(LAMS),
@@ -61,7 +61,7 @@ class TestWassersteinGap:
         dtype=st.sampled_from(["float32", "float64"]),
         seed=some_seed,
     )
-    def test_is_never_negative(self, array, lam, eps, spread, distance, dtype, seed):
+    def test_gap_is_never_negative(self, array, lam, eps, spread, distance, dtype, seed):
         rng = np.random.default_rng(seed)
         X, g = random_data(rng), np.maximum(spread * rng.normal(size=SHAPE), -20 * lam)
         mass = X.sum(axis=1, keepdims=True)
@@ -80,7 +80,7 @@ class TestWassersteinGap:
         assert np.all(gaps >= (-lost_mass * (30 * eps + largest) if math.isinf(lam) else 0.0))
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_a_trace_of_mass_in_the_wrong_place(self, array, dtype):
+    def test_subnormal_mass_in_an_empty_bin_adds_only_rounding(self, array, dtype):
         """Both rows prefer bin 0; bin 1 gets less than a normal number, and Y has none there."""
         info = np.finfo(dtype)
         eps = 1.0 / (math.log(70.0) - math.log(float(info.smallest_subnormal)))
@@ -93,7 +93,7 @@ class TestWassersteinGap:
         assert abs(gap) <= 200.0 * info.eps
 
     @pytest.mark.parametrize("lam", [0.5, 5.0])
-    def test_unbalanced_is_primal_minus_dual(self, array, lam):
+    def test_unbalanced_gap_is_primal_minus_dual(self, array, lam):
         rng = np.random.default_rng(1)
         X, Y, eps, cost = random_data(rng), rng.exponential(size=SHAPE), 0.2, random_cost(rng, 6)
         g = rng.normal(size=SHAPE)
@@ -107,7 +107,7 @@ class TestWassersteinGap:
             assert gaps[k] == pytest.approx(expected, rel=1e-11)
 
     @pytest.mark.parametrize("distance", [3.0, 0.1, 1e-3])
-    def test_balanced_is_the_rounded_plan_s(self, array, distance):
+    def test_balanced_gap_is_that_of_the_rounded_plan(self, array, distance):
         rng = np.random.default_rng(2)
         X, g, eps, cost = (
             rng.exponential(size=SHAPE),
@@ -128,7 +128,7 @@ class TestWassersteinGap:
             np.testing.assert_allclose(plan.sum(axis=1), X[k], rtol=1e-12)
             assert gaps[k] >= plan_value(plan, cost, eps) - dual - 1e-13
 
-    def test_separable_and_dense_costs_agree(self, array):
+    def test_gaps_of_separable_and_dense_costs_agree(self, array):
         rng = np.random.default_rng(3)
         shape = (3, 2, 4)
         X, Y = rng.exponential(size=(2, *shape))
@@ -145,7 +145,7 @@ class TestWassersteinGap:
 
     @every_lam
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_vanishes_at_the_optimum(self, array, lam, dtype):
+    def test_gap_vanishes_at_the_optimum(self, array, lam, dtype):
         rng = np.random.default_rng(4)
         X, U = random_data(rng), random_dual(rng, lam)
         loss = wtf.Wasserstein(random_cost(rng, 6), 0.1, lam)
@@ -165,11 +165,11 @@ class TestWassersteinGap:
             previous = gap
 
 
-class TestForbiddenWays:
-    """Balanced, and not every way within an island is open."""
+class TestForbiddenTransport:
+    """Balanced transport with infinite costs within a connected component."""
 
     @pytest.mark.parametrize("eps", [0.01, 0.1, 1.0])
-    def test_is_plain_sinkhorn(self, array, eps):
+    def test_value_agrees_with_plain_sinkhorn(self, array, eps):
         X, Y = reachable()
         found = wtf.wasserstein(array(X), array(Y), loss_with(band(1), eps=eps), tol=1e-10)
         expected = [plain_sinkhorn(x, y, band(1), eps, math.inf) for x, y in zip(X, Y, strict=True)]
@@ -177,7 +177,7 @@ class TestForbiddenWays:
         assert float(found.value) == pytest.approx(sum(expected), rel=1e-9)
 
     @pytest.mark.parametrize("iterations", [3, 6, 10, 20])
-    def test_gap_encloses_the_loss(self, array, iterations):
+    def test_value_and_gap_enclose_the_loss(self, array, iterations):
         X, Y = reachable(seed=iterations)
         expected = sum(
             plain_sinkhorn(x, y, band(1), 0.1, math.inf) for x, y in zip(X, Y, strict=True)
@@ -191,7 +191,7 @@ class TestForbiddenWays:
         assert expected <= float(found.value) + found.gap + 1e-12
 
     @numpy_only
-    def test_small_eps_is_the_linear_programme(self):
+    def test_small_eps_tends_to_the_linear_programme(self):
         X, Y = reachable(2, (1, 8))
         C, n = band(2, 8), 8
         open_ = np.isfinite(C).ravel()
@@ -207,14 +207,14 @@ class TestForbiddenWays:
 
     @numpy_only
     @pytest.mark.parametrize("width", [1, 5])
-    def test_long_ways_take_few_iterations(self, width):
-        """Potentials vary by many steps' cost: accelerated steps may be as long."""
+    def test_long_chains_of_bins_take_few_iterations(self, width):
+        """Potentials vary by the cost of many bins: accelerated steps must be as long."""
         X, Y = reachable(width, (2, 64))
         found = wtf.wasserstein(X, Y, loss_with(band(width, 64)))
         assert found.converged
         assert found.n_iter < 300
 
-    def test_float32(self, xp, array):
+    def test_float32_agrees_with_float64(self, xp, array):
         spare_jax(xp)
         X, Y = reachable()
         found = wtf.wasserstein(array(X, "float32"), array(Y, "float32"), loss_with(band(1)))
@@ -223,8 +223,8 @@ class TestForbiddenWays:
         assert expected - 2e-4 * abs(expected) <= float(found.value)
         assert float(found.value) == pytest.approx(expected, rel=2e-4)
 
-    def test_a_plan_on_the_boundary(self, array):
-        """Only one plan is feasible, and it leaves an open way empty: potentials diverge."""
+    def test_gap_encloses_the_loss_when_potentials_diverge(self, array):
+        """The only feasible plan is zero at a finite cost: potentials diverge."""
         C = np.where(np.tri(N) > 0, 1.0, math.inf)
         X = np.ones((3, N))
         with warnings.catch_warnings():
@@ -236,8 +236,8 @@ class TestForbiddenWays:
         assert found.gap < 0.05 * exact
 
     @pytest.mark.parametrize("eps", [1e-3, 0.1, 1.0])
-    def test_two_bins_one_way(self, array, eps):
-        """Nothing may go up, so nothing goes down: that is at the edge of what is feasible."""
+    def test_feasible_set_of_a_single_plan_converges(self, array, eps):
+        """Transport is allowed in one direction only: the only feasible plan is diagonal."""
         C, X = np.asarray([[0.0, 1.0], [math.inf, 0.0]]), np.full((1, 2), 0.5)
         found = wtf.wasserstein(array(X), array(X), loss_with(C, eps=eps))
         assert found.converged
@@ -245,14 +245,14 @@ class TestForbiddenWays:
         assert float(found.value) == pytest.approx(exact, abs=2e-6 * eps)
 
     @pytest.mark.parametrize("eps", [1e-4, 2e-3])
-    def test_large_exponents(self, array, eps):
-        """Nothing has to move, but the scaling of the plan is exp(C/eps): its rounding counts."""
+    def test_large_exponents_converge(self, array, eps):
+        """No mass moves, but the scaling of the plan is exp(C/eps), whose rounding matters."""
         C = np.asarray([[0.5, math.inf], [math.inf, 0.3]])
         X = np.asarray([[0.999, 0.001], [0.3, 0.7]])
         found = wtf.wasserstein(array(X), array(X), loss_with(C, eps=eps))
         assert found.converged
 
-    def test_unfinished_says_that_ways_are_forbidden(self, array):
+    def test_warning_names_forbidden_transport(self, array):
         X, Y = reachable()
         with pytest.warns(UserWarning, match=r"some ways are forbidden .* a finite lam allows"):
             found = wtf.wasserstein(array(X), array(Y), loss_with(band(1)), max_iter=2)

@@ -23,7 +23,7 @@ def only_on_jax(backend):
 
 
 @pytest.mark.parametrize("eps", [1.0, 1e-4])
-def test_kernel_that_underflows(eps):
+def test_compiled_kernel_agrees_with_numpy_despite_underflow(eps):
     """At 1e-4 the plain products are 0 almost everywhere."""
     costs = tuple(wtf.grid_cost(3, 4))
     kernel = GibbsKernel.of(costs, eps)

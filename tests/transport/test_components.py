@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fitting import spare_jax
 from helpers import numpy_only
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from infinite_costs import N, apart, loss_with
 from scipy.sparse import bmat, csr_array
@@ -16,11 +16,11 @@ import wtfarray as wtf
 from wtfarray._transport.components import islands_of
 
 
-class TestIslands:
-    """Balanced."""
+class TestComponents:
+    """Balanced transport."""
 
     @pytest.mark.parametrize("eps", [0.01, 0.1])
-    def test_are_apart(self, array, eps):
+    def test_loss_is_the_sum_over_components(self, array, eps):
         rng = np.random.default_rng(0)
         costs = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) / n for n in (2, 4)]
         X, Y = rng.gamma(1.0, size=(2, 3, N)) + 0.1
@@ -35,7 +35,7 @@ class TestIslands:
         assert together.converged
         assert float(together.value) == pytest.approx(sum(float(a.value) for a in alone), rel=1e-9)
 
-    def test_of_a_separable_cost(self, array, xp):
+    def test_components_of_a_separable_cost_are_products(self, array, xp):
         spare_jax(xp)
         rng = np.random.default_rng(0)
         step = np.asarray([[0.0, 1.0], [1.0, 0.0]])
@@ -56,8 +56,10 @@ class TestIslands:
             wtf.wasserstein(array(X), array(Y), loss_with((C1, C2)))
 
     @numpy_only
+    @example(n=6, share=0.0, seed=0)  # several components
+    @example(n=6, share=0.5, seed=0)  # one
     @given(n=st.integers(1, 12), share=st.floats(0.0, 0.5), seed=st.integers(0, 1000))
-    def test_are_connected_components(self, n, share, seed):
+    def test_agree_with_scipy_connected_components(self, n, share, seed):
         rng = np.random.default_rng(seed)
         open_ = rng.uniform(size=(n, n)) < share
         open_[np.arange(n), rng.integers(0, n, n)] = True

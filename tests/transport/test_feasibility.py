@@ -11,7 +11,7 @@ import wtfarray as wtf
 
 
 class TestOutOfReach:
-    def test_stranded_mass_is_refused(self, array):
+    def test_mass_without_a_target_in_reach_is_refused(self, array):
         X, Y = partly_reachable()
         Y[1, :2] = 0.0
         with pytest.raises(
@@ -19,16 +19,16 @@ class TestOutOfReach:
         ):
             wtf.wasserstein(array(X), array(Y), loss_with(band(1), 1.0))
 
-    def test_finite_costs_are_not_searched(self, array):
+    def test_finite_costs_close_no_bins(self, array):
         problem = loss_with(np.ones((N, N)), 1.0).bind(array(partly_reachable()[0]))
         assert problem.closed is None
         assert tuple(problem.reached.shape) == (3, 1)
 
 
-class TestIslands:
-    """Balanced."""
+class TestComponents:
+    """Balanced transport between components."""
 
-    def test_of_different_mass_are_refused(self, array):
+    def test_components_of_unequal_mass_are_refused(self, array):
         C = apart(band(2, 2), band(4, 4))
         X, Y = np.ones((3, N)), np.ones((3, N))
         Y[2] = [1.5, 1.0, 1.0, 1.0, 1.0, 0.5]
@@ -39,7 +39,7 @@ class TestIslands:
         with pytest.raises(ValueError, match=expected):
             wtf.wasserstein(array(X), array(Y), loss_with(C))
 
-    def test_rounding_is_forgiven(self, array):
+    def test_masses_may_differ_by_rounding(self, array):
         C = apart(band(2, 2), band(4, 4))
         X, Y = np.ones((3, N)), np.ones((3, N))
         Y[:, 0] += 1e-8
@@ -47,7 +47,7 @@ class TestIslands:
         found = wtf.wasserstein(array(X), array(Y), loss_with(C), tol=1e-11)
         assert float(found.value) == pytest.approx(float(exact.value), rel=1e-7)
 
-    def test_without_mass(self, array):
+    def test_component_without_mass_has_an_infinite_gradient(self, array):
         C = apart(band(2, 2), band(4, 4))
         X, Y = np.ones((3, N)), np.ones((3, N))
         X[1, 2:] = Y[1, 2:] = 0.0
@@ -60,19 +60,19 @@ class TestIslands:
             wtf.wasserstein(array(X), array(Y), loss_with(C))
 
 
-class TestForbiddenWays:
-    """Balanced, and not every way within an island is open."""
+class TestForbiddenTransport:
+    """Balanced transport with infinite costs within a connected component."""
 
     @pytest.mark.parametrize("excess", [1e-10, 1e-6])
-    def test_slightly_impossible(self, array, excess):
-        """Bin 0 is filled by bin 0 alone, which has less: growing exponents do not hide that."""
+    def test_slightly_infeasible_problem_has_an_infinite_gap(self, array, excess):
+        """Only bin 0 can fill bin 0, and it has too little mass."""
         C = np.asarray([[1.0, 2.0], [math.inf, 1.0]])
         X, Y = np.full((1, 2), 0.5), np.asarray([[0.5 + excess, 0.5 - excess]])
         with pytest.warns(UserWarning, match="perhaps Y cannot be reached"):
             found = wtf.wasserstein(array(X), array(Y), loss_with(C, eps=1e-3), max_iter=100)
         assert found.gap == math.inf
 
-    def test_impossible_is_refused(self, array):
+    def test_infeasible_problem_is_refused(self, array):
         X, Y = np.full((3, N), 0.1), np.full((3, N), 0.1)
         X[1, 0] = Y[1, 5] = 1.0
         expected = r"Y cannot be reached from X by ways of finite cost in sample 1, where the loss"

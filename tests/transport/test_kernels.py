@@ -27,21 +27,21 @@ either_way = pytest.mark.parametrize("adjoint", [False, True])
 
 
 @pytest.fixture(scope="module", autouse=True, params=["axis by axis", "all pairs"])
-def way(request):
-    """The samples here are small: sum them as large ones are, too."""
+def summation(request):
+    """Sum small samples over all pairs of bins, and axis by axis as large ones are."""
     if request.param == "all pairs" and "jax" in sys.modules:
-        pytest.skip("JAX would compile for too long: the tests of the losses go this way with it")
+        pytest.skip("JAX would compile for too long: the tests of the losses cover it")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "axis by axis":
             patch.setattr(kernels, "FEW", 0)
         yield
 
 
-def random_costs(rng, shape, dtype="float64", barred=0.0):
+def random_costs(rng, shape, dtype="float64", forbidden=0.0):
     """Costs that are not symmetric, of mean 1 as a whole; some entries are infinite."""
     costs = [rng.exponential(1.0 / len(shape), size=(n, n)) for n in shape]
-    walls = [np.where(rng.uniform(size=c.shape) < barred, np.inf, c) for c in costs]
-    return [c.astype(dtype) for c in walls]
+    partly_infinite = [np.where(rng.uniform(size=c.shape) < forbidden, np.inf, c) for c in costs]
+    return [c.astype(dtype) for c in partly_infinite]
 
 
 def full_cost(costs):
@@ -101,22 +101,24 @@ class TestLogApply:
         dtype=st.sampled_from(DTYPES),
         eps=st.floats(-4, 1).map(lambda t: 10**t),
         spread=st.floats(-2, 5).map(lambda t: 10**t),
-        barred=st.sampled_from([0.0, 0.3, 0.8]),
+        forbidden=st.sampled_from([0.0, 0.3, 0.8]),
         empty=st.sampled_from([0.0, 0.3, 0.9]),
         seed=st.integers(0, 1000),
     )
     @example((3, 4), "float64", 1e-4, 1e5, 0.3, 0.3, 0)
     @example((3, 4), "float32", 1e-4, 1e5, 0.3, 0.3, 0)
-    def test_is_the_dense_sum(self, array, shape, dtype, eps, spread, barred, empty, seed):
+    def test_agrees_with_the_dense_sum(
+        self, array, shape, dtype, eps, spread, forbidden, empty, seed
+    ):
         rng = np.random.default_rng(seed)
-        costs = random_costs(rng, shape, dtype, barred)
+        costs = random_costs(rng, shape, dtype, forbidden)
         logs = rng.uniform(-spread, spread, size=(3, *shape)).astype(dtype)
         logs[rng.uniform(size=logs.shape) < empty] = -np.inf
         check_log_apply(array, logs, costs, eps, dtype)
 
     @every_dtype
-    def test_samples_whose_scales_lie_far_apart(self, array, dtype):
-        """One by one: a neighbour that takes the way of logarithms would take all along."""
+    def test_agrees_with_the_dense_sum_at_the_edge_of_underflow(self, array, dtype):
+        """One sample at a time: one that needs the log domain would take the whole stack there."""
         limit = -float(np.log(float(np.finfo(dtype).tiny)))
         rng = np.random.default_rng(0)
         for _ in range(8 if "jax" in sys.modules else 200):
@@ -128,7 +130,7 @@ class TestLogApply:
     @pytest.mark.parametrize("shape", [(5,), (3, 4)], ids=str)
     @every_dtype
     @pytest.mark.parametrize("eps", [1e-4, 1.0, 10.0])
-    def test_single_pixels(self, array, shape, dtype, eps):
+    def test_agrees_with_the_dense_sum_for_single_bins(self, array, shape, dtype, eps):
         costs = random_costs(np.random.default_rng(0), shape, dtype)
         logs = np.full((3, *shape), -np.inf, dtype)
         for sample, value in enumerate([0.0, 1e5, -1e5]):
@@ -136,9 +138,9 @@ class TestLogApply:
         check_log_apply(array, logs, costs, eps, dtype)
 
     @every_dtype
-    def test_fibres_and_samples_of_nothing(self, array, dtype):
+    def test_empty_fibres_and_samples_give_minus_infinity(self, array, dtype):
         rng = np.random.default_rng(0)
-        costs = random_costs(rng, (3, 4), dtype, barred=0.5)
+        costs = random_costs(rng, (3, 4), dtype, forbidden=0.5)
         logs = rng.normal(size=(4, 3, 4)).astype(dtype)
         logs[0, 1, :] = -np.inf
         logs[1, :, 2] = -np.inf
@@ -147,12 +149,12 @@ class TestLogApply:
             check_log_apply(array, logs, costs, eps, dtype)
 
     @every_dtype
-    def test_row_without_a_way(self, array, dtype):
+    def test_row_of_infinite_costs_gives_minus_infinity(self, array, dtype):
         cost = np.array([[0.0, 1.0], [np.inf, np.inf]])
         check_log_apply(array, np.array([[1.0, 2.0], [-1e5, 1e5]]), [cost], 0.1, dtype)
 
     @every_shape
-    def test_shifting_the_logs_shifts_the_result(self, array, shape):
+    def test_is_equivariant_under_shifts(self, array, shape):
         rng = np.random.default_rng(1)
         kernel = kernel_of(random_costs(rng, shape), 0.05, array)
         logs = rng.normal(size=(2, *shape))
@@ -160,9 +162,9 @@ class TestLogApply:
         assert_close(kernel.log_apply(array(logs + 1024.0)), plain + 1024.0, rtol=1e-14)
 
     @either_way
-    def test_dense_kernel_over_two_modes_is_the_separable_one(self, array, adjoint):
+    def test_dense_and_separable_kernels_agree(self, array, adjoint):
         rng = np.random.default_rng(2)
-        costs = random_costs(rng, (3, 4), barred=0.2)
+        costs = random_costs(rng, (3, 4), forbidden=0.2)
         logs = rng.normal(size=(5, 3, 4), scale=50.0)
         for eps in (1e-3, 10.0):
             separable = kernel_of(costs, eps, array)
@@ -178,9 +180,9 @@ class TestApply:
     @every_dtype
     @either_way
     @pytest.mark.parametrize("eps", [0.1, 1.0, 10.0])
-    def test_is_the_dense_product(self, array, shape, dtype, adjoint, eps):
+    def test_agrees_with_the_dense_product(self, array, shape, dtype, adjoint, eps):
         rng = np.random.default_rng(0)
-        costs = random_costs(rng, shape, dtype, barred=0.2)
+        costs = random_costs(rng, shape, dtype, forbidden=0.2)
         stack = rng.uniform(size=(3, *shape)).astype(dtype)
         stack[1] = 0.0
         matrix = np.exp(-full_cost(costs) / eps)
@@ -193,7 +195,7 @@ class TestApply:
     @either_way
     @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 3)], ids=str)
     @every_dtype
-    def test_does_not_depend_on_the_memory_of_the_stack(self, array, xp, shape, dtype, adjoint):
+    def test_result_does_not_depend_on_the_memory_layout(self, array, xp, shape, dtype, adjoint):
         """Samples last, reversed, and cut out of a larger stack."""
         rng = np.random.default_rng(2)
         kernel = kernel_of(random_costs(rng, shape, dtype), 0.5, array, dtype)
@@ -210,8 +212,8 @@ class TestApply:
         for view in views:
             assert_close(apply(view), expected, rtol=rtol)
 
-    def test_may_be_traced_first(self, xp, array):
-        """What a kernel keeps must not belong to the trace in which it was used first."""
+    def test_kernel_may_be_used_first_inside_a_trace(self, xp, array):
+        """Cached arrays must not belong to the trace in which the kernel was first used."""
         if not is_jax_namespace(xp):
             pytest.skip("JAX alone traces")
         kernel = kernel_of(random_costs(np.random.default_rng(0), (3, 4)), 0.5, array)
@@ -220,9 +222,9 @@ class TestApply:
         assert_close(traced(stack), kernel.apply_adjoint(kernel.apply(stack)), rtol=1e-12)
 
     @every_shape
-    def test_adjoint(self, array, shape):
+    def test_apply_adjoint_is_the_adjoint_of_apply(self, array, shape):
         rng = np.random.default_rng(1)
-        kernel = kernel_of(random_costs(rng, shape, barred=0.2), 0.5, array)
+        kernel = kernel_of(random_costs(rng, shape, forbidden=0.2), 0.5, array)
         a, b = rng.uniform(size=(2, 3, *shape))
         forward, backward = (
             to_numpy(kernel.apply(array(a))),
@@ -233,7 +235,7 @@ class TestApply:
     @either_way
     def test_is_the_exponential_of_log_apply(self, array, xp, adjoint):
         rng = np.random.default_rng(1)
-        kernel = kernel_of(random_costs(rng, (3, 4), barred=0.2), 0.1, array)
+        kernel = kernel_of(random_costs(rng, (3, 4), forbidden=0.2), 0.1, array)
         logs = array(rng.normal(size=(3, 3, 4)))
         if adjoint:
             plain, logged = kernel.apply_adjoint(xp.exp(logs)), kernel.log_apply_adjoint(logs)
@@ -245,7 +247,7 @@ class TestApply:
 class TestProductCost:
     @every_shape
     @every_dtype
-    def test_is_the_explicit_sum(self, array, shape, dtype):
+    def test_agrees_with_the_explicit_sum(self, array, shape, dtype):
         rng = np.random.default_rng(0)
         costs = random_costs(rng, shape, dtype)
         a, b = rng.uniform(size=(2, 3, *shape)).astype(dtype)
@@ -256,7 +258,7 @@ class TestProductCost:
 
 
 class TestLogsumexp:
-    def test_is_the_sum(self, array, xp):
+    def test_agrees_with_the_plain_formula(self, array, xp):
         logs = np.random.default_rng(0).normal(size=(2, 3, 4))
         expected = np.log(np.exp(logs).sum(axis=(1, 2)))
         assert_close(logsumexp(array(logs), (1, 2), xp), array(expected), rtol=1e-14)

@@ -1,4 +1,4 @@
-"""Samples of few bins that lie far apart: the inner problem by Newton's method."""
+"""Newton's method for the inner problem of samples of few bins that lie far apart."""
 
 import itertools
 import math
@@ -50,7 +50,7 @@ def solved(solver, Y, iterations=40):
 
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize("eps", [1e-4, 1e-3, 0.03])
-def test_solves_what_sinkhorn_cannot(xp, array, eps, lam):
+def test_newton_converges_where_sinkhorn_does_not(xp, array, eps, lam):
     if (eps, lam) != (1e-3, 1e3):
         spare(xp)
     X, Y = map(array, histograms(zeros=0.2))
@@ -64,7 +64,7 @@ def test_solves_what_sinkhorn_cannot(xp, array, eps, lam):
 
 
 @pytest.mark.parametrize("eps", [1e-4, 1e-2])
-def test_is_the_earth_movers_distance_but_for_the_smoothing(xp, array, eps):
+def test_value_is_the_earth_movers_distance_up_to_smoothing(xp, array, eps):
     if eps != 1e-2:
         spare(xp)
     X, Y = histograms(seed=1)
@@ -85,7 +85,7 @@ def test_is_the_earth_movers_distance_but_for_the_smoothing(xp, array, eps):
     eps=st.floats(-4.0, -1.0).map(lambda x: 10.0**x),
     lam=st.sampled_from([0.1, 10.0, 1e4, math.inf]),
 )
-def test_no_iterate_is_worse_than_it_says(seed, m, eps, lam):
+def test_dual_value_rises_and_the_decrement_bounds_its_error(seed, m, eps, lam):
     X, Y = histograms(m=m, seed=seed)
     problem = bound(np.asarray, X, m, eps, lam)
     points = Newton(problem, np.zeros_like(Y)).iterates(Y)
@@ -104,7 +104,7 @@ def test_no_iterate_is_worse_than_it_says(seed, m, eps, lam):
 
 @pytest.mark.parametrize("lam", LAMS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
+def test_newton_agrees_with_sinkhorn_where_both_converge(xp, array, dtype, lam):
     if (dtype, lam) != ("float64", 0.5):
         spare(xp)
     X, Y = (array(stack, dtype) for stack in histograms(seed=2, zeros=0.1))
@@ -117,8 +117,8 @@ def test_agrees_with_sinkhorn_where_both_work(xp, array, dtype, lam):
 
 
 @pytest.mark.parametrize("lam", LAMS)
-def test_light_bins_have_their_potentials(xp, array, lam):
-    """However little they weigh: a factor that is to grow there needs the slope."""
+def test_potentials_of_nearly_empty_bins_converge(xp, array, lam):
+    """The gradient there decides whether a factor grows, however small the mass."""
     if lam != math.inf:
         spare(xp)
     X, Y = histograms(seed=5)
@@ -130,7 +130,7 @@ def test_light_bins_have_their_potentials(xp, array, lam):
 
 @numpy_only
 @pytest.mark.parametrize("lam", [10.0, math.inf])
-def test_samples_a_few_at_a_time(monkeypatch, lam):
+def test_chunks_of_samples_give_the_same_marginals(monkeypatch, lam):
     X, Y = histograms(n=7, seed=3)
     problem = bound(np.asarray, X, 6, 1e-3, lam)
     whole = solved(Newton(problem, np.zeros_like(Y)), Y)
@@ -141,7 +141,7 @@ def test_samples_a_few_at_a_time(monkeypatch, lam):
 
 @numpy_only
 @pytest.mark.parametrize("lam", [10.0, math.inf])
-def test_zero_samples_and_single_bins(lam):
+def test_empty_samples_and_single_bins_are_solved(lam):
     X, Y = histograms(n=4, seed=4)
     X[0] = Y[0] = 0.0
     X[1], X[2] = np.eye(6)[5], np.eye(6)[0]
@@ -171,7 +171,7 @@ def test_zero_samples_and_single_bins(lam):
         ((1, 1), 1e-3, 10.0, False),
     ],
 )
-def test_is_chosen_where_bins_are_few_and_apart(shape, eps, lam, few):
+def test_newton_is_chosen_for_few_bins_that_lie_far_apart(shape, eps, lam, few):
     loss = wtf.Wasserstein(wtf.grid_cost(*shape[1:]), eps=eps, lam=lam)
     problem = loss.bind(np.ones(shape))
     assert isinstance(problem, TransportProblem)
@@ -181,7 +181,7 @@ def test_is_chosen_where_bins_are_few_and_apart(shape, eps, lam, few):
 @numpy_only
 @pytest.mark.parametrize("seed", [5, 7, 8, 11, 13])
 @pytest.mark.parametrize("lam", [1e3, math.inf])
-def test_fits_between_few_bins_converge(seed, lam):
+def test_fits_with_few_bins_converge(seed, lam):
     rng = np.random.default_rng(seed)
     m, rank = int(rng.integers(2, 7)), int(rng.integers(1, 4))
     X = rng.dirichlet(np.ones(m), int(rng.integers(2, 8)))

@@ -13,27 +13,27 @@ LAMS = [0.1, 1.0, 25.0, 1e4]
 
 class TestDualOfFree:
     @pytest.mark.parametrize("lam", LAMS)
-    def test_formula(self, array, xp, lam):
+    def test_follows_the_formula(self, array, xp, lam):
         g = np.linspace(-20.0, 20.0, 41) * lam
         u = dual_of_free(array(g), lam, xp)
         assert_close(u, array(lam - lam * np.exp(-g / lam)), rtol=1e-13, atol=1e-15 * lam)
 
     @pytest.mark.parametrize("lam", LAMS)
-    def test_small_numbers_keep_their_digits(self, array, xp, lam):
+    def test_small_potentials_keep_their_digits(self, array, xp, lam):
         g = np.array([1e-12, -3e-9]) * lam
         u = dual_of_free(array(g), lam, xp)
         assert_close(u, array(g - g**2 / (2 * lam)), rtol=1e-15)
 
-    def test_balanced_is_the_identity(self, array, xp):
+    def test_identity_for_balanced_transport(self, array, xp):
         g = array([-1e5, 0.0, 1e5])
         assert_close(dual_of_free(g, math.inf, xp), g, rtol=0)
 
-    def test_stays_finite_below_lam(self, array, xp):
+    def test_dual_variable_is_finite_and_at_most_lam(self, array, xp):
         u = to_numpy(dual_of_free(array([-1e5, 1e5]), 0.1, xp))
         assert np.all(np.isfinite(u))
         assert np.all(u <= 0.1)
 
-    def test_tends_to_the_identity(self, array, xp):
+    def test_tends_to_the_identity_as_lam_grows(self, array, xp):
         g = np.linspace(-3.0, 3.0, 7)
         for lam in (1e2, 1e4, 1e6):
             u = to_numpy(dual_of_free(array(g), lam, xp))
@@ -44,7 +44,7 @@ class TestShrinkage:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("lam", LAMS)
     @pytest.mark.parametrize("rho", [1e-12, 1e-2, 1e3])
-    def test_is_the_dual_variable_and_its_derivative(self, array, xp, lam, rho, dtype):
+    def test_gives_the_dual_variable_and_its_derivative(self, array, xp, lam, rho, dtype):
         g = np.linspace(-5.0, 5.0, 41) * min(lam, 10.0)
         shrunk, slope, outside = shrinkage(array(g, dtype), lam, rho, xp)
         assert not bool(outside)
@@ -57,7 +57,7 @@ class TestShrinkage:
 
     @pytest.mark.parametrize("g", [-1e5, -math.inf, math.nan])
     @pytest.mark.parametrize("lam", [0.1, 1e4])
-    def test_says_what_is_out_of_the_domain(self, array, xp, g, lam):
+    def test_potentials_outside_the_domain_are_flagged_and_nan(self, array, xp, g, lam):
         shrunk, slope, outside = shrinkage(array([0.0, g * lam]), lam, 1e-2, xp)
         assert bool(outside)
         assert np.all(np.isnan(to_numpy(shrunk)))
@@ -66,7 +66,7 @@ class TestShrinkage:
 
 class TestFreeOfDual:
     @pytest.mark.parametrize("lam", [*LAMS, math.inf])
-    def test_undoes_dual_of_free(self, array, xp, lam):
+    def test_is_the_left_inverse_of_dual_of_free(self, array, xp, lam):
         scale = min(lam, 1e4)
         g = np.linspace(-20.0, 20.0, 41) * scale
         u = dual_of_free(array(g), lam, xp)
@@ -76,7 +76,7 @@ class TestFreeOfDual:
         assert np.all(np.abs(back - g) <= bound)
 
     @pytest.mark.parametrize("lam", [*LAMS, math.inf])
-    def test_is_undone_by_dual_of_free(self, array, xp, lam):
+    def test_is_the_right_inverse_of_dual_of_free(self, array, xp, lam):
         scale = min(lam, 1e4)
         u = np.concatenate([-np.logspace(8, -12, 21), [0.0], np.linspace(0.05, 0.999, 10)]) * scale
         again = dual_of_free(free_of_dual(array(u), lam, xp), lam, xp)

@@ -27,20 +27,20 @@ from oracles import (
 import wtfarray as wtf
 
 
-class TestBoundWasserstein:
-    """The fast conjugate in the free variable never gives a wrong finite number."""
+class TestConjugateInThePotential:
+    """The fast conjugate in the potential never gives a wrong finite number."""
 
     @few
     @given(
         eps=exponent(-3, 0),
         spread=exponent(-2, 4),
         dtype=st.sampled_from(["float32", "float64"]),
-        barred=st.sampled_from([0.0, 0.6]),
+        forbidden=st.sampled_from([0.0, 0.6]),
         seed=some_seed,
     )
-    def test_fast_is_safe_or_nan(self, array, eps, spread, dtype, barred, seed):
+    def test_fast_conjugate_is_accurate_or_nan(self, array, eps, spread, dtype, forbidden, seed):
         rng = np.random.default_rng(seed)
-        costs = [random_cost(rng, 3, barred), random_cost(rng, 4, barred)]
+        costs = [random_cost(rng, 3, forbidden), random_cost(rng, 4, forbidden)]
         X = random_data(rng, (4, 12)).reshape(4, 3, 4)
         X[1] *= 1e6
         X[2] *= 1e-6
@@ -69,7 +69,7 @@ class TestBoundWasserstein:
         np.testing.assert_allclose(safe_q.sum(axis=(1, 2)), mass, rtol=bound_q.max() / mass.max())
         return known
 
-    def test_both_outcomes_occur(self, array):
+    def test_fast_conjugate_is_nan_only_where_kernels_underflow(self, array):
         rng = np.random.default_rng(0)
         X, g = random_data(rng, (4, 12)).reshape(4, 3, 4), rng.normal(size=(4, 3, 4))
         g[:2] *= 1e-2
@@ -79,8 +79,8 @@ class TestBoundWasserstein:
         np.testing.assert_array_equal(known, [True, True, False, False])
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_the_edge_of_underflow(self, array, dtype):
-        """One sample a shift, from where all is well to where all is lost."""
+    def test_fast_conjugate_is_nan_beyond_the_edge_of_underflow(self, array, dtype):
+        """One sample per shift, from no underflow to complete underflow."""
         rng = np.random.default_rng(1)
         eps, cost = 0.1, random_cost(rng, 6)
         cost[0, 1:] = np.inf  # what is at 0 stays there
@@ -95,8 +95,10 @@ class TestBoundWasserstein:
 
     @few
     @given(spread=exponent(-2, 4), dtype=st.sampled_from(["float32", "float64"]), seed=some_seed)
-    def test_where_no_digit_can_be_lost(self, array, spread, dtype, seed):
-        """There fast products are not checked, and are right for every g, -inf included."""
+    def test_fast_conjugate_is_accurate_for_every_g_where_no_digit_can_be_lost(
+        self, array, spread, dtype, seed
+    ):
+        """Fast products are not checked there, and are accurate for every g, -inf included."""
         rng = np.random.default_rng(seed)
         costs = [random_cost(rng, 3), random_cost(rng, 4)]
         X = random_data(rng, (4, 12)).reshape(4, 3, 4)
@@ -117,7 +119,7 @@ class TestBoundWasserstein:
         assert_close(log_q, safe_log_q, rtol=0, atol=rounding)
         assert_close(fast.q, safe.q, rtol=rounding, atol=float(np.finfo(dtype).eps * X.sum()))
 
-    def test_an_ignored_sample_is_lost(self, array):
+    def test_sample_of_potential_minus_infinity_is_lost(self, array):
         g = np.zeros((2, 6))
         g[1] = -math.inf
         bound = wtf.Wasserstein(wtf.grid_cost(6), 1.0).bind(array(np.ones((2, 6))))
@@ -128,7 +130,7 @@ class TestBoundWasserstein:
 
     @few
     @given(eps=exponent(-3, 1), spread=exponent(-1, 3), seed=some_seed)
-    def test_convex_along_segments(self, array, eps, spread, seed):
+    def test_conjugate_is_convex_along_segments(self, array, eps, spread, seed):
         rng = np.random.default_rng(seed)
         bound = wtf.Wasserstein(random_cost(rng, 6), eps).bind(array(random_data(rng)))
         start, end = rng.normal(size=(2, *SHAPE)) * spread
@@ -139,23 +141,27 @@ class TestBoundWasserstein:
             slack = 1e-14 * mass * (4 * spread + 10 + 10 * eps)
             assert np.all(middle <= (1 - t) * first + t * last + slack)
 
-    def test_gradient_is_the_derivative(self, array):
+    def test_gradient_agrees_with_central_differences(self, array):
         rng = np.random.default_rng(2)
         bound = wtf.Wasserstein(random_cost(rng, 6), 0.2, 3.0).bind(array(random_data(rng)))
         g = rng.normal(size=SHAPE)
-        slope = central_differences(lambda h: to_numpy(bound.conjugate(array(h))[0]).sum(), g, 1e-4)
+        expected = central_differences(
+            lambda h: to_numpy(bound.conjugate(array(h))[0]).sum(), g, 1e-4
+        )
         for method in (bound.conjugate, bound.safe_conjugate):
-            np.testing.assert_allclose(to_numpy(method(array(g))[1]), slope, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(
+                to_numpy(method(array(g))[1]), expected, rtol=1e-6, atol=1e-8
+            )
 
     @every_lam
-    def test_is_the_conjugate_in_the_paper_s_variable(self, array, lam):
+    def test_value_is_that_of_the_conjugate_in_u(self, array, lam):
         rng = np.random.default_rng(3)
         X, U = random_data(rng), random_dual(rng, lam)
         loss = wtf.Wasserstein(random_cost(rng, 6), 0.1, lam)
         values, _ = loss.bind(array(X)).conjugate(array(free(U, lam)))
         assert to_numpy(values).sum() == pytest.approx(evaluate(loss, X, U, array)[0], rel=1e-13)
 
-    def test_minus_infinity_empties_a_bin(self, array):
+    def test_potential_minus_infinity_empties_a_bin(self, array):
         rng = np.random.default_rng(4)
         X, g, cost = random_data(rng), rng.normal(size=SHAPE), random_cost(rng, 6)
         g[:, 2] = -np.inf
@@ -167,9 +173,9 @@ class TestBoundWasserstein:
         assert_close(value, array(expected), rtol=1e-12)
 
 
-class TestConjugate:
+class TestInfiniteCosts:
     @pytest.mark.parametrize("safe", [False, True])
-    def test_does_not_hear_bins_out_of_reach(self, array, safe):
+    def test_conjugate_does_not_depend_on_unreachable_bins(self, array, safe):
         problem = loss_with(band(1), 1.0).bind(array(partly_reachable()[0]))
         conjugate = problem.safe_conjugate if safe else problem.conjugate
         g = np.random.default_rng(0).normal(size=(3, N))

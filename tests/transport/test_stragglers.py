@@ -13,7 +13,7 @@ from wtfarray._transport.sinkhorn import Sinkhorn
 
 
 def few_are_hard(n=40, m=20, hard=4):
-    """Two stacks of smooth samples, but for some whose model is elsewhere than the data."""
+    """Smooth samples, and some narrow ones whose model lies far from the data."""
     rng = np.random.default_rng(0)
     x = np.linspace(0.0, 1.0, m)
     centres = rng.uniform(0.4, 0.6, size=(2, n, 1))
@@ -34,7 +34,7 @@ def iterations(problem, xp, Y):
 
 
 @pytest.mark.parametrize("lam", [5.0, math.inf])
-def test_the_others_do_not_wait(xp, array, lam, monkeypatch):
+def test_stragglers_converge_without_the_others_iterating(xp, array, lam, monkeypatch):
     if lam == math.inf:
         spare_jax(xp)
     X, Y = map(array, few_are_hard())
@@ -42,27 +42,27 @@ def test_the_others_do_not_wait(xp, array, lam, monkeypatch):
     point, n, solver = iterations(problem, xp, Y)
     monkeypatch.setattr(sinkhorn, "MANY", 10**9)
     together, patient, waiting = iterations(problem, xp, Y)
-    assert waiting.spent == patient - 1  # nobody went on alone
+    assert waiting.spent == patient - 1  # no sample was iterated alone
     assert n < 0.7 * patient
     assert n < solver.spent
     values = [to_numpy(problem.bounds(p.g, Y)[0]) for p in (point, together)]
     np.testing.assert_allclose(*values, rtol=0, atol=1e-9)
 
 
-def test_what_does_not_end_is_tried_once(xp, array, monkeypatch):
-    """Without iterations to spare the late samples come to no end, and the others go on."""
+def test_stragglers_that_do_not_converge_are_split_off_once(xp, array, monkeypatch):
+    """With an allowance of one iteration the stragglers fail, and all samples iterate together."""
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
     monkeypatch.setattr(sinkhorn, "ALLOWANCE", 1)
     _, n, solver = iterations(problem, xp, Y)
     assert n < 2000
-    assert solver.spent == n - 1  # one iterate alone, which was not followed by another
+    assert solver.spent == n - 1  # the stragglers took one iteration, and no second
     assert solver.evaluations == n + 1
 
 
-def test_weights_tell_who_is_late(xp, array):
-    """Nobody waits for samples that weigh nothing, nor do these go on alone."""
+def test_samples_of_weight_zero_are_no_stragglers(xp, array):
+    """Samples of weight zero neither delay the others nor are iterated alone."""
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
@@ -79,8 +79,8 @@ def test_weights_tell_who_is_late(xp, array):
     assert spent[1] > 16
 
 
-def test_the_work_is_bounded(xp, array):
-    """A caller that asks for few iterates gets few iterations, alone and together."""
+def test_iterations_of_stragglers_are_bounded_by_max_iter(xp, array):
+    """`max_iter` bounds the iterations of all samples and of the stragglers."""
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.005, lam=math.inf).bind(X)
     solver = Sinkhorn(problem, xp.zeros_like(Y))
@@ -90,7 +90,7 @@ def test_the_work_is_bounded(xp, array):
     assert 9 < solver.spent <= 9 + 4 * 9
 
 
-def test_zeros_and_samples_of_any_mass(xp, array):
+def test_value_is_the_sum_over_parts_for_zeros_and_any_mass(xp, array):
     spare_jax(xp)
     X, Y = few_are_hard()
     X[5], Y[6, :10] = 0.0, 0.0
