@@ -1,6 +1,9 @@
 """Transfers from any device to NumPy."""
 
 import numpy as np
+import pytest
+from array_api_compat import is_torch_namespace
+from helpers import to_numpy
 
 from wtfarray._arrays.host import to_host
 
@@ -20,3 +23,19 @@ class TestToHost:
         host = to_host(array([0.1], dtype="float32"))
         assert host.dtype == np.float64
         assert host[0] == np.float32(0.1)
+
+    def test_host_array_is_a_copy(self, array):
+        x = array([1.0, 2.0])
+        host = to_host(x)
+        host[0] = 9.0
+        np.testing.assert_array_equal(to_numpy(x), [1.0, 2.0])
+
+    def test_autograd_graph_is_left_behind(self, xp, array):
+        if not is_torch_namespace(xp):
+            pytest.skip("autograd is torch's")
+        x = array([1.0, 2.0]).requires_grad_()
+        np.testing.assert_array_equal(to_host(2.0 * x), [2.0, 4.0])
+
+    def test_non_finite_values_are_kept(self, array):
+        x = [np.inf, -np.inf, np.nan]
+        np.testing.assert_array_equal(to_host(array(x)), x)

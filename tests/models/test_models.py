@@ -1,4 +1,4 @@
-"""Every block of a model against its adjoint."""
+"""Models as linear maps of one block: forward, adjoint, and all blocks together."""
 
 import sys
 
@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tensors import TIGHT, every_shape, normal, uniform_factors
 
 import wtfarray as wtf
-from wtfarray._models.models import core_block, cp_block, cp_weights_block, tucker_block
+from wtfarray._models.models import (
+    CPModel,
+    TuckerModel,
+    core_block,
+    cp_block,
+    cp_weights_block,
+    tucker_block,
+)
 
 
 def assert_adjoint(block, array, seed):
@@ -124,3 +131,58 @@ class TestCoreBlock:
         omega = to_numpy(core_block(factors, range(len(shape))).adjoint(U))
         diagonal = array(omega[(np.arange(3),) * len(shape)])
         assert_close(cp_weights_block(factors).adjoint(U), diagonal, rtol=TIGHT)
+
+
+MODELS = {
+    "cp": (CPModel(3, learns_weights=False), [(3, 2), (4, 2), (5, 2)]),
+    "scaled cp": (CPModel(3, learns_weights=False, scale=2.5), [(3, 2), (4, 2), (5, 2)]),
+    "cp with weights": (
+        CPModel(3, learns_weights=True, scale=2.5),
+        [(3, 2), (4, 2), (5, 2), (2,)],
+    ),
+    "matrix": (CPModel(2, learns_weights=False), [(3, 2), (4, 2)]),
+    "tucker": (TuckerModel(3), [(3, 2), (4, 1), (5, 3), (2, 1, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestModels:
+    def blocks(self, array, name):
+        model, shapes = MODELS[name]
+        rng = np.random.default_rng(0)
+        return model, [array(rng.uniform(0.1, 1.0, shape)) for shape in shapes]
+
+    def test_tensor_is_every_block_applied_forward(self, array, name):
+        model, blocks = self.blocks(array, name)
+        tensor = model.tensor(blocks)
+        for k, block in enumerate(blocks):
+            assert_close(model.block(blocks, k).forward(block), tensor, rtol=1e-13)
+
+    def test_adjoints_are_those_of_the_blocks(self, array, name):
+        model, blocks = self.blocks(array, name)
+        dual = array(normal(tuple(block.shape[0] for block in blocks[: model.modes]), 3))
+        adjoints = model.adjoints(dual, blocks)
+        assert len(adjoints) == len(blocks)
+        for k, found in enumerate(adjoints):
+            expected = model.block(blocks, k).adjoint(dual)
+            assert_close(found, expected, rtol=1e-11, atol=1e-13)
+
+    def test_shapes_of_a_block_are_its_own_and_that_of_the_tensor(self, array, name):
+        model, blocks = self.blocks(array, name)
+        for k, block in enumerate(blocks):
+            found = model.block(blocks, k)
+            assert found.shape == tuple(block.shape)
+            assert found.model_shape == tuple(model.tensor(blocks).shape)
+
+
+class TestCpModel:
+    def test_fixed_weights_are_all_equal_to_the_scale(self, array):
+        model = CPModel(2, learns_weights=False, scale=0.5)
+        blocks = [array(np.ones((3, 4))), array(np.ones((2, 4)))]
+        assert_close(model.weights(blocks), array(np.full(4, 0.5)), rtol=0)
+
+    def test_learned_weights_are_multiplied_by_the_scale(self, array):
+        model = CPModel(1, learns_weights=True, scale=3.0)
+        blocks = [array(np.ones((2, 2))), array([0.25, 0.75])]
+        assert_close(model.weights(blocks), array([0.75, 2.25]), rtol=1e-15)
+        assert_close(model.tensor(blocks), array([3.0, 3.0]), rtol=1e-15)

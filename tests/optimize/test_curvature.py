@@ -1,0 +1,126 @@
+"""The curvature pairs of L-BFGS against the inverse Hessian that they define."""
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers import assert_close, to_numpy
+from minimisation import random_quadratic
+
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.objective import Point
+
+N, EPS = 6, 2.0**-52
+
+
+def point(array, x, gradient, dtype="float64"):
+    norm, square = float(np.max(np.abs(gradient))), float(gradient @ gradient)
+    return Point(array(x, dtype), array(gradient, dtype), 0.0, norm, square, 0.0)
+
+
+def iterates(array, count, seed=0, dtype="float64"):
+    """Random points of a convex quadratic, with their gradients."""
+    rng = np.random.default_rng(seed)
+    matrix, target = random_quadratic(N, 10.0, rng)
+    xs = rng.normal(size=(count, N))
+    return [point(array, x, matrix @ (x - target), dtype) for x in xs], xs, (xs - target) @ matrix
+
+
+def bfgs_inverse(steps, changes, memory):
+    """The inverse Hessian of the last pairs, by the BFGS update written out."""
+    steps, changes = steps[-memory:], changes[-memory:]
+    inverse = np.eye(N) * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1])
+    for s, y in zip(steps, changes, strict=True):
+        rho = 1.0 / (s @ y)
+        left = np.eye(N) - rho * np.outer(s, y)
+        inverse = left @ inverse @ left.T + rho * np.outer(s, s)
+    return inverse
+
+
+def updated(xp, points, memory):
+    pairs = CurvaturePairs(points[0], memory, EPS, xp)
+    for old, new in itertools.pairwise(points):
+        pairs.update(old, new)
+    return pairs
+
+
+class TestDirection:
+    @pytest.mark.parametrize("memory", [1, 3, 10])
+    @pytest.mark.parametrize("count", [2, 5, 8])
+    def test_direction_agrees_with_the_bfgs_formula(self, xp, array, memory, count):
+        points, xs, gradients = iterates(array, count)
+        direction, slope = updated(xp, points, memory).direction(points[-1])
+        inverse = bfgs_inverse(np.diff(xs, axis=0), np.diff(gradients, axis=0), memory)
+        expected = -inverse @ gradients[-1]
+        assert_close(direction, array(expected), rtol=1e-9, atol=1e-11)
+        assert slope == pytest.approx(gradients[-1] @ expected, rel=1e-9)
+        assert slope < 0
+
+    def test_newest_pair_satisfies_the_secant_equation(self, xp, array):
+        points, xs, gradients = iterates(array, 4)
+        pairs = updated(xp, points, 10)
+        step, change = xs[-1] - xs[-2], gradients[-1] - gradients[-2]
+        # The inverse Hessian maps the newest change to the newest step.
+        changed = point(array, xs[-1], change)
+        pairs.renew(changed)
+        assert_close(pairs.direction(changed)[0], array(-step), rtol=1e-9, atol=1e-11)
+
+    def test_without_pairs_the_first_step_has_length_one(self, xp, array):
+        (start,), _, gradients = iterates(array, 1)
+        pairs = CurvaturePairs(start, 3, EPS, xp)
+        direction, slope = pairs.direction(start)
+        assert pairs.empty
+        norm = np.linalg.norm(gradients[0])
+        assert_close(direction, array(-gradients[0] / norm), rtol=1e-13)
+        assert slope == pytest.approx(-norm, rel=1e-13)
+
+    def test_float32_is_kept(self, xp, array):
+        points, xs, gradients = iterates(array, 3, dtype="float32")
+        direction, _ = updated(xp, points, 5).direction(points[-1])
+        inverse = bfgs_inverse(np.diff(xs, axis=0), np.diff(gradients, axis=0), 5)
+        assert_close(direction, array(-inverse @ gradients[-1], "float32"), rtol=1e-3, atol=1e-3)
+
+
+class TestUpdate:
+    def test_pair_of_negative_curvature_is_ignored(self, xp, array):
+        points, *_ = iterates(array, 4)
+        pairs = updated(xp, points, 5)
+        before, _ = pairs.direction(points[-1])
+        # Against the curvature: the gradient changes against the step.
+        last = points[-1]
+        x, gradient = to_numpy(last.x), to_numpy(last.gradient)
+        concave = point(array, x + 1.0, gradient - 1.0)
+        pairs.update(last, concave)
+        pairs.renew(last)
+        assert_close(pairs.direction(last)[0], before, rtol=1e-9)
+
+    def test_equal_points_are_ignored(self, xp, array):
+        (start,), *_ = iterates(array, 1)
+        pairs = CurvaturePairs(start, 3, EPS, xp)
+        pairs.update(start, start)
+        assert pairs.empty
+
+    def test_cleared_pairs_give_steepest_descent(self, xp, array):
+        points, xs, gradients = iterates(array, 4)
+        pairs = updated(xp, points, 3)
+        assert not pairs.empty
+        pairs.clear()
+        assert pairs.empty
+        step, change = xs[-1] - xs[-2], gradients[-1] - gradients[-2]
+        scale = (step @ change) / (change @ change)
+        expected = array(-scale * gradients[-1])
+        assert_close(pairs.direction(points[-1])[0], expected, rtol=1e-12)
+
+
+class TestExport:
+    def test_restored_pairs_give_bit_equal_directions(self, xp, array):
+        points, *_ = iterates(array, 8)
+        pairs = updated(xp, points[:6], 3)
+        stored = {name: value.copy() for name, value in pairs.export().items()}
+        restored = CurvaturePairs(points[0], 3, EPS, xp)
+        restored.restore(stored)
+        for old, new in ((points[5], points[6]), (points[6], points[7])):
+            pairs.update(old, new)
+            restored.update(old, new)
+            first, second = (to_numpy(p.direction(new)[0]) for p in (pairs, restored))
+            np.testing.assert_array_equal(first, second)
