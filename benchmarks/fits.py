@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import wtfarray as wtf
+from wtfarray import _dispatch
 from wtfarray._arrays.typing import Array
 from wtfarray._losses import sparse_tensor
 from wtfarray._solvers import envelope
@@ -327,12 +328,13 @@ def counted_histograms(samples: int, bins: int = 60, rank: int = 8, counts: int 
 
 
 def histograms(arguments: argparse.Namespace) -> None:
-    """NMF of short samples, with and without letting the last few go on alone."""
+    """NMF of short samples, with and without solving the slowest apart from the others."""
     X = convert(counted_histograms(arguments.samples), arguments.backend)
     loss = wtf.Wasserstein(wtf.grid_cost(60), eps=0.01, lam=10.0)
-    many, traces = sinkhorn.MANY, {}
-    for name, least in (("alone", many), ("together", sys.maxsize)):
-        sinkhorn.MANY = least
+    usual, traces = _dispatch.THRESHOLDS, {}
+    never = replace(usual, straggler_samples=sys.maxsize)
+    for name, thresholds in (("apart", usual), ("together", never)):
+        _dispatch.THRESHOLDS = thresholds
         steps: list[tuple[float, float]] = []
         start = time.perf_counter()
 
@@ -345,13 +347,13 @@ def histograms(arguments: argparse.Namespace) -> None:
         seconds, objective = steps[-1]
         print(f"{name:10s} {seconds:8.2f} s  J {objective:.5f}", flush=True)
         traces[name] = steps
-    sinkhorn.MANY = many
+    _dispatch.THRESHOLDS = usual
     mark = max(steps[-1][1] for steps in traces.values())
-    alone, together = (
+    apart, together = (
         next(seconds for seconds, objective in steps if objective <= mark)
         for steps in traces.values()
     )
-    print(f"J below {mark:.5f} after {alone:.2f} s and {together:.2f} s: {together / alone:.1f}x")
+    print(f"J below {mark:.5f} after {apart:.2f} s and {together:.2f} s: {together / apart:.1f}x")
 
 
 def scaling(arguments: argparse.Namespace) -> None:
@@ -403,20 +405,23 @@ def memory(arguments: argparse.Namespace) -> None:
     wtf.cp(dense[:3, :4, :4], 1, wtf.Frobenius())  # imports what is imported late
     print("arrays of the size of X, beyond X itself")
     print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
-    full, on_support = default_memory(sinkhorn.Sinkhorn), default_memory(sparse_tensor.SourceTerm)
+    full, on_support = (
+        default_memory(sinkhorn.Sinkhorn),
+        default_memory(sparse_tensor.SparseTensorTerm),
+    )
     for name, X, rank, batch in cases:
         peak = peak_memory(X, rank, batch, arguments.steps)
         if X is sparse:
             secants = 2 * on_support * np.count_nonzero(X) / X.size
         else:
             secants = 2 * (full + 1) * min(1.0, (batch or X.shape[0]) / X.shape[0])
-        pairs = 2 * envelope.MEMORY * rank * sum(X.shape) / X.size
+        pairs = 2 * envelope.SETTINGS.memory * rank * sum(X.shape) / X.size
         rest = peak - secants - pairs
         print(f"{name:30s} {peak:7.1f} {secants:9.2f} {pairs:8.2f} {rest:7.1f}", flush=True)
     print(f"\nsecants: {full} pairs of the inner problem, phi at the last point, for the next")
     print("pair, and the weights of their norm; those of one batch at a time;")
     print(f"{on_support} pairs on the support where X is sparse")
-    print(f"L-BFGS: {envelope.MEMORY} pairs of all factors")
+    print(f"L-BFGS: {envelope.SETTINGS.memory} pairs of all factors")
 
 
 def default_memory(solver: type) -> int:

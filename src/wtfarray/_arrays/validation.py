@@ -44,6 +44,14 @@ def _namespace(name: str, array: Array) -> Namespace:
     if isinstance(array, (bool, int, float, complex)):
         msg = f"{name} is a Python {type(array).__name__}: expected an array"
         raise TypeError(msg)
+    package = type(array).__module__.partition(".")[0]
+    if package in _CONVERSIONS and not hasattr(array, "__array_namespace__"):
+        msg = f"{name} is a {type(array).__name__} of {package}: expected a plain array, "
+        msg += _CONVERSIONS[package].format(name=name)
+        raise TypeError(msg)
+    if isinstance(array, (list, tuple)):
+        msg = f"{name} is a {type(array).__name__}: expected an array, numpy.asarray({name})"
+        raise TypeError(msg)
     try:
         return array_namespace(array)
     except TypeError:
@@ -52,6 +60,17 @@ def _namespace(name: str, array: Array) -> Namespace:
             f"another library that follows the Array API standard"
         )
         raise TypeError(msg) from None
+
+
+_CONVERSIONS = {
+    "pandas": "{name}.to_numpy()",
+    "polars": "{name}.to_numpy()",
+    "xarray": "{name}.to_numpy()",
+    "scipy": "{name}.toarray()",
+    "sparse": "{name}.todense()",
+    "dask": "{name}.compute()",
+}
+"""What makes an array of a container that is not one, by the package that it comes from."""
 
 
 def as_floating(name: str, array: Array, xp: Namespace) -> Array:
@@ -159,14 +178,34 @@ def positive_number(name: str, value: object, *, infinite: bool = False) -> floa
     return number
 
 
-def positive_integer(name: str, value: object) -> int:
-    """Return ``value`` as an integer of at least one."""
-    msg = f"{name} is {value!r}: expected a positive integer"
+def nonnegative_number(name: str, value: object) -> float:
+    """Return ``value`` as a finite float of at least zero."""
+    msg = f"{name} is {value!r}: expected a finite number of at least 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(msg)
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(msg)
+    return number
+
+
+def positive_integer(name: str, value: object, *, least: int = 1) -> int:
+    """Return ``value`` as an integer of at least one, or of at least ``least``."""
+    expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+    msg = f"{name} is {value!r}: expected {expected}"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(msg)
-    if int(value) < 1:
+    if int(value) < least:
         raise ValueError(msg)
     return int(value)
+
+
+def check_function(name: str, value: object, *, optional: bool = True) -> None:
+    """Refuse what is neither callable nor, if ``optional``, None."""
+    if callable(value) or (optional and value is None):
+        return
+    msg = f"{name} is {value!r}: expected a function{' or None' if optional else ''}"
+    raise TypeError(msg)
 
 
 def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import one_of, positive_integer, positive_number
+from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
@@ -71,9 +71,7 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
     if solver == "dual":
         _refuse_for_dual(spec, path)
     callback, checkpoint = given.get("callback"), None
-    if not (callback is None or callable(callback)):
-        msg = f"callback is a {type(callback).__name__}: expected a function of a FitState"
-        raise TypeError(msg)
+    check_function("callback", callback)
     if path is not None:
         checkpoint = _checkpoint(path, spec, init, given.get("rng"))
     return SolverOptions(

@@ -3,7 +3,7 @@
 import math
 
 from wtfarray._arrays.typing import Array
-from wtfarray._optimize.check import check_number
+from wtfarray._arrays.validation import positive_number
 from wtfarray._optimize.line_search import Failure
 from wtfarray._optimize.monitor import Callback, Monitor
 from wtfarray._optimize.objective import Fun, Objective, Point
@@ -80,7 +80,7 @@ def gradient_descent(
     (True, True)
     """
     if step is not None:
-        step = check_number("step", step, positive=True)
+        step = positive_number("step", step)
     objective = Objective(fun, safe_fun, x0)
     monitor = Monitor(
         objective,

@@ -3,7 +3,7 @@
 import math
 
 from wtfarray._arrays.typing import Array
-from wtfarray._optimize.check import check_integer
+from wtfarray._arrays.validation import positive_integer
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._optimize.line_search import Failure, line_search
 from wtfarray._optimize.monitor import Callback, Monitor
@@ -87,10 +87,10 @@ def lbfgs(
     array([[1., 2.],
            [3., 4.]])
     """
-    memory = check_integer("memory", memory, least=1)
+    memory = positive_integer("memory", memory)
     limit = math.inf
     if max_evaluations is not None:
-        limit = check_integer("max_evaluations", max_evaluations, least=1)
+        limit = positive_integer("max_evaluations", max_evaluations)
     objective = Objective(fun, safe_fun, x0, limit)
     monitor = Monitor(
         objective,

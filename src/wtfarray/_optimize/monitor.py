@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from wtfarray._optimize.check import check_callable, check_integer, check_number
+from wtfarray._arrays.validation import check_function, nonnegative_number, positive_integer
 from wtfarray._optimize.line_search import Failure
 from wtfarray._optimize.objective import Objective, Point
 from wtfarray._optimize.result import OptimizeRecord, OptimizeResult, OptimizeState
@@ -43,11 +43,11 @@ class Monitor:
         self._clock = time.perf_counter()
         self._objective = objective
         self._patience = patience
-        self._max_iter = check_integer("max_iter", max_iter, least=0)
-        self._gtol = check_number("gtol", gtol)
-        self._ftol = check_number("ftol", ftol)
-        check_callable("stop", stop)
-        check_callable("callback", callback)
+        self._max_iter = positive_integer("max_iter", max_iter, least=0)
+        self._gtol = nonnegative_number("gtol", gtol)
+        self._ftol = nonnegative_number("ftol", ftol)
+        check_function("stop", stop)
+        check_function("callback", callback)
         self._stop = stop
         self._callback = callback
         self._history: list[OptimizeRecord] = []

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace, is_torch_array
 
 from wtfarray._arrays import host
 from wtfarray._arrays.typing import Array
-from wtfarray._optimize.check import check_callable, check_start
+from wtfarray._arrays.validation import check_function, common_namespace
 
 __all__ = ["Fun", "Objective", "Point"]
 
@@ -69,9 +69,9 @@ class Objective:
     def __init__(
         self, fun: Fun, safe_fun: Fun | None, x0: Array, max_evaluations: float = math.inf
     ) -> None:
-        check_callable("fun", fun, optional=False)
-        check_callable("safe_fun", safe_fun)
-        self._x0 = x0 = check_start(x0)
+        check_function("fun", fun, optional=False)
+        check_function("safe_fun", safe_fun)
+        self._x0 = x0 = _start(x0)
         self.xp = array_namespace(x0)
         self.shape = tuple(x0.shape)
         self.dtype = x0.dtype
@@ -102,8 +102,8 @@ class Objective:
         if not point.finite:
             name = self._functions[-1][0]
             msg = (
-                f"`{name}` must be finite at `x0`, got value {point.value} and gradient "
-                f"norm {point.norm}: start from a point inside the domain"
+                f"{name} has the value {point.value} and the gradient norm {point.norm} at x0: "
+                "expected finite ones; start from a point inside the domain"
             )
             raise ValueError(msg)
         return point
@@ -169,13 +169,27 @@ class Objective:
     def _check(self, name: str, value: Any, gradient: Any) -> None:
         if not isinstance(value, (int, float)) and getattr(value, "shape", None) != ():
             found = f"shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
-            msg = f"`{name}` must return a float or a 0-d array as its value, got {found}"
+            msg = f"{name} returned a value of {found}: expected a float or an array of shape ()"
             raise ValueError(msg)
         shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
         if shape is None or tuple(shape) != self.shape:
             found = type(gradient).__name__ if shape is None else f"shape {tuple(shape)}"
-            msg = f"`{name}` must return a gradient of the shape {self.shape} of `x0`, got {found}"
+            msg = f"{name} returned a gradient of {found}: expected shape {self.shape}, that of x0"
             raise ValueError(msg)
         if dtype != self.dtype:
-            msg = f"`{name}` must return a gradient of the dtype {self.dtype} of `x0`, got {dtype}"
+            msg = f"{name} returned a gradient of dtype {dtype}: expected {self.dtype}, that of x0"
             raise ValueError(msg)
+
+
+def _start(x0: Any) -> Array:
+    """Return a private copy of the start, free of any autograd graph."""
+    xp = common_namespace(x0=x0)
+    if x0.dtype not in (xp.float32, xp.float64):
+        msg = f"x0 has dtype {x0.dtype}: expected float32 or float64"
+        raise ValueError(msg)
+    if 0 in x0.shape:
+        msg = f"x0 has shape {tuple(x0.shape)}: expected at least one entry"
+        raise ValueError(msg)
+    if is_torch_array(x0):
+        x0 = x0.detach()
+    return xp.asarray(x0, copy=True)

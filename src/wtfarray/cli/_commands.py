@@ -315,7 +315,8 @@ def project(
     screen = Console(stderr=True, quiet=quiet)
     with warnings.catch_warnings(record=True) as caught, screen.status("projecting"):
         warnings.simplefilter("always")
-        coefficients = to_host(saved.project(_data.placed(X, backend, device, dtype), **options))
+        projected = saved.projection(_data.placed(X, backend, device, dtype), **options)
+    coefficients = to_host(projected.factors[0])
     if out.suffix.lower() == ".csv":
         np.savetxt(out, coefficients, delimiter=",")
     else:
@@ -325,9 +326,9 @@ def project(
         Console().print(table([*rows, ("written", str(out))]))
     for warning in caught:
         click.echo(f"wtfarray: {warning.message}", err=True)
-    if any("interrupted" in str(warning.message) for warning in caught):
+    if projected.stopped:
         return INTERRUPTED
-    return NOT_CONVERGED if caught else CONVERGED
+    return CONVERGED if projected.converged else NOT_CONVERGED
 
 
 @command.command()
