@@ -8,8 +8,8 @@ from helpers import numpy_only, to_numpy
 from infinite_costs import band, loss_with
 
 import wtfarray as wtf
-from wtfarray._fit.coarse_to_fine import coarser, refine, refine_dual, refine_pairs
-from wtfarray._fit.specification import set_up
+from wtfarray._fit.coarse_to_fine import coarser, refine, refine_pairs, refine_potential
+from wtfarray._fit.specification import specify
 from wtfarray._solvers.sphere import to_sphere
 
 RANK = 2
@@ -21,7 +21,7 @@ LOSS = wtf.Wasserstein(wtf.grid_cost(64, 64), eps=0.1, lam=1.0)
 def problems(array, constraints):
     """The problem of 4 images of 64 x 64 pixels, and the coarser one."""
     X = array(np.random.default_rng(0).random((4, 64, 64)))
-    setup = set_up(
+    setup = specify(
         *("cp", X, RANK, LOSS),
         rho=1e-2,
         constraints=constraints,
@@ -61,7 +61,7 @@ def test_refined_factors_pool_to_the_coarse_tensor(array):
 
 def test_refined_potential_repeats_the_coarse_values(array):
     g = np.random.default_rng(3).normal(size=(4, 32, 32))
-    fine = to_numpy(refine_dual(array(g), (4, 64, 64)))
+    fine = to_numpy(refine_potential(array(g), (4, 64, 64)))
     np.testing.assert_array_equal(fine[:, ::2, ::2], g)
     np.testing.assert_array_equal(fine[:, 1::2, 1::2], g)
 
@@ -74,7 +74,7 @@ class TestCoarser:
         options = {"rho": 0.01, "constraints": None, "weights": None}
         rest = {"fixed": (), "sample_weight": None}
         for loss, possible in ((wtf.LossSum(*fibres), False), (wtf.LossSum(fibres[0]), True)):
-            setup = set_up("cp", X, 2, loss, **options, **rest)
+            setup = specify("cp", X, 2, loss, **options, **rest)
             assert (coarser(setup) is not None) is possible
 
 

@@ -9,7 +9,7 @@ from tensorly.decomposition import non_negative_parafac, non_negative_tucker, pa
 
 import wtfarray as wtf
 from wtfarray._fit.given_factors import given_blocks
-from wtfarray._fit.specification import set_up
+from wtfarray._fit.specification import specify
 
 DIMENSIONS = (6, 4, 5)
 
@@ -44,7 +44,7 @@ def decompose(model, seed=0):
 def set_up_for(X, model, **options):
     defaults = {"rho": 0.01, "constraints": None, "weights": None, "fixed": ()}
     defaults |= {"sample_weight": None}
-    return set_up(model, X, RANK_OF[model], LOSS, **(defaults | options))
+    return specify(model, X, RANK_OF[model], LOSS, **(defaults | options))
 
 
 def placed(array, decomposition):

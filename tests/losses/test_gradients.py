@@ -8,7 +8,7 @@ from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray._losses.gradients import losses_and_slopes, sample_shape, training_tolerance
+from wtfarray._losses.gradients import losses_and_gradients, sample_shape, training_tolerance
 
 LAMS = [1.0, math.inf]
 
@@ -29,7 +29,7 @@ def loss_of(lam):
 class TestGradients:
     def test_values_sum_to_the_loss_and_gradient_in_y_is_its_gradient(self, xp, array, lam):
         X, Y = samples(lam)
-        values, _, in_Y = losses_and_slopes(array(X), array(Y), loss_of(lam), 1e-12, 5000)
+        values, _, in_Y = losses_and_gradients(array(X), array(Y), loss_of(lam), 1e-12, 5000)
         expected = wtf.wasserstein(X, Y, loss_of(lam), tol=1e-12, max_iter=5000)
         assert tuple(values.shape) == (3,)
         assert float(xp.sum(values)) == pytest.approx(float(expected.value), rel=1e-10)
@@ -42,7 +42,7 @@ class TestGradients:
         spare_jax(xp)
         X, Y = samples(lam)
         loss, h = loss_of(lam), 1e-3
-        gradients = losses_and_slopes(array(X), array(Y), loss, 1e-12, 5000)[1:]
+        gradients = losses_and_gradients(array(X), array(Y), loss, 1e-12, 5000)[1:]
         in_X, in_Y = (to_numpy(gradient) for gradient in gradients)
         rng = np.random.default_rng(1)
         for moves_X, moves_Y in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):

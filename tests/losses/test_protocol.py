@@ -4,7 +4,7 @@ import numpy as np
 from helpers import assert_close
 
 import wtfarray as wtf
-from wtfarray._losses.protocol import stack, unstack
+from wtfarray._arrays.samples import stack, unstack
 
 
 class TestStack:

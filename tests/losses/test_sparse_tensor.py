@@ -7,7 +7,7 @@ import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
-from wtfarray._losses.sparse_tensor import SourceTerm
+from wtfarray._losses.sparse_tensor import SparseTensorTerm
 
 SHAPE = (12, 10)
 LAMS = [1.0, 25.0, math.inf]
@@ -29,7 +29,7 @@ def problem(lam, eps=0.05):
 @pytest.mark.parametrize("lam", LAMS)
 def test_value_and_gradient_agree_with_wasserstein(array, lam):
     X, Y = sparse(lam)
-    term = SourceTerm(problem(lam).bind(array(X)), SHAPE)
+    term = SparseTensorTerm(problem(lam).bind(array(X)), SHAPE)
     found = term.evaluate(array(Y), 1e-9, 500)
     expected = wtf.wasserstein(X, Y, problem(lam), tol=1e-10, max_iter=5000)
     assert found.converged
@@ -44,7 +44,7 @@ def test_value_and_gradient_agree_with_wasserstein(array, lam):
 @pytest.mark.parametrize("iterations", [1, 3, 10])
 def test_certificate_encloses_the_loss(array, lam, iterations):
     X, Y = sparse(lam, seed=iterations)
-    term = SourceTerm(problem(lam).bind(array(X)), SHAPE)
+    term = SparseTensorTerm(problem(lam).bind(array(X)), SHAPE)
     exact = float(wtf.wasserstein(X, Y, problem(lam), tol=1e-10, max_iter=5000).value)
     rough = term.certify(array(Y), 1e-300, iterations)
     assert rough.value - 1e-9 <= exact <= rough.value + rough.gap + 1e-9
@@ -59,7 +59,7 @@ def test_gap_is_at_least_that_of_the_whole_problem(array):
     """The bound over the support is at least that of the whole problem."""
     X, Y = sparse(1.0)
     bound = problem(1.0).bind(array(X))
-    term = SourceTerm(bound, SHAPE)
+    term = SparseTensorTerm(bound, SHAPE)
     rough = term.certify(array(Y), 1e-300, 2)
     g = term._cycle(term.dual, array(np.log(Y)[None, ...]))[1] * bound.kernel.eps
     _, gaps, _ = bound.bounds(g, array(Y[None, ...]))
@@ -69,7 +69,7 @@ def test_gap_is_at_least_that_of_the_whole_problem(array):
 def test_zeros_of_the_model_have_gradient_minus_infinity(array):
     X, Y = sparse(1.0)
     Y[:, 3] = 0.0
-    term = SourceTerm(problem(1.0).bind(array(X)), SHAPE)
+    term = SparseTensorTerm(problem(1.0).bind(array(X)), SHAPE)
     found = term.certify(array(Y), 1e-7, 1000)
     expected = wtf.wasserstein(X, Y, problem(1.0), tol=1e-10, max_iter=5000)
     np.testing.assert_allclose(found.value, float(expected.value), atol=1e-6)

@@ -7,7 +7,7 @@ from helpers import to_numpy
 from infinite_costs import LAMS, band, loss_with
 
 import wtfarray as wtf
-from wtfarray._losses.sparse_tensor import SourceTerm
+from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
 
 
@@ -22,7 +22,7 @@ class TestTerms:
         whole = loss_with((band(2, 9), band(3, 8)), lam)
         expected = wtf.wasserstein(X, Y, whole, tol=1e-12)
         assert np.sum(expected.gradient == lam) > 10
-        for kind in (SourceTerm, TransportTerm):
+        for kind in (SparseTensorTerm, TransportTerm):
             term = kind(whole.bind(array(X)), X.shape)
             term.set_level(3.0)
             term.evaluate(array(Y), 1e-6, 100)

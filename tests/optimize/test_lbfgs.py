@@ -73,7 +73,7 @@ class TestLbfgs:
         assert large.n_evaluations < small.n_evaluations
 
     def test_converges_on_slopes_when_noise_hides_the_decrease(self, xp, array):
-        # Near the minimum the value is noise: only slopes show the descent.
+        # Near the minimum the value is noise: only gradients_at show the descent.
         matrix, target = random_quadratic(10, 1e2, np.random.default_rng(0))
         fun = quadratic(array(matrix), array(target))
 

@@ -39,7 +39,7 @@ class TestSteps:
         step = step_of(start, found, slope)
         assert step > 0
         assert found.slope >= CURVATURE * slope
-        # Sufficient decrease in the values or, approximately, in the slopes.
+        # Sufficient decrease in the values or, approximately, in the gradients_at.
         enough = found.value <= start.value + DECREASE * step * slope
         assert enough or found.slope <= (2 * DECREASE - 1) * slope
         assert found.value <= start.value + objective.noise(start)

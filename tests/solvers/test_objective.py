@@ -6,11 +6,13 @@ from helpers import assert_close
 
 import wtfarray as wtf
 from wtfarray._models.models import CPModel
-from wtfarray._solvers.objective import Problem
+from wtfarray._solvers.objective import FactorisationProblem
 
 
 def problem(rho, references=None):
-    return Problem(CPModel(1, learns_weights=False), [], (rho,), (None,), (0,), (3,), references)
+    return FactorisationProblem(
+        CPModel(1, learns_weights=False), [], (rho,), (None,), (0,), (3,), references
+    )
 
 
 def test_entropy_is_scaled_by_the_rho_of_its_block(array):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import wtfarray as wtf
 from wtfarray._losses.selection import terms_of
 from wtfarray._models.models import CPModel, TuckerModel
-from wtfarray._solvers.objective import Problem
-from wtfarray._solvers.prox_linear import LinearisedDual, small_term
+from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.prox_linear import LinearisedDual, prox_linear_term
 
 SHAPE, RANK, RHO = (3, 4, 2), 2, 0.05
 
@@ -34,8 +34,8 @@ def linearised(array, lam, distance, *, free=(0, 1, 2), tucker=False, weights=No
     blocks = [array(block) for block in blocks]
     loss = wtf.Wasserstein(wtf.grid_cost(*SHAPE[1:]), 0.1, lam)
     terms = terms_of([loss], array(data(SHAPE)), None if weights is None else array(weights), None)
-    problem = Problem(model, terms, (RHO,) * len(blocks), constraints, free, SHAPE)
-    return LinearisedDual.of(problem, small_term(problem), blocks, distance), blocks, loss
+    problem = FactorisationProblem(model, terms, (RHO,) * len(blocks), constraints, free, SHAPE)
+    return LinearisedDual.of(problem, prox_linear_term(problem), blocks, distance), blocks, loss
 
 
 class TestLinearisedDual:

@@ -29,7 +29,7 @@ from oracles import (
 from scipy.optimize import linprog
 
 import wtfarray as wtf
-from wtfarray._losses.protocol import stack
+from wtfarray._arrays.samples import stack
 
 
 def rounded_bound(X, Y, g, cost, eps):

@@ -13,7 +13,7 @@ from scipy.sparse import bmat, csr_array
 from scipy.sparse.csgraph import connected_components
 
 import wtfarray as wtf
-from wtfarray._transport.components import islands_of
+from wtfarray._transport.components import components_of
 
 
 class TestComponents:
@@ -64,7 +64,7 @@ class TestComponents:
         open_ = rng.uniform(size=(n, n)) < share
         open_[np.arange(n), rng.integers(0, n, n)] = True
         count, expected = connected_components(bmat([[None, csr_array(open_)], [open_.T, None]]))
-        islands = islands_of([np.where(open_, 1.0, math.inf)])
+        islands = components_of([np.where(open_, 1.0, math.inf)])
         if islands is None:
             assert count == 1
             return

@@ -21,8 +21,8 @@ class TestOutOfReach:
 
     def test_finite_costs_close_no_bins(self, array):
         problem = loss_with(np.ones((N, N)), 1.0).bind(array(partly_reachable()[0]))
-        assert problem.closed is None
-        assert tuple(problem.reached.shape) == (3, 1)
+        assert problem.unreachable is None
+        assert tuple(problem.reachable.shape) == (3, 1)
 
 
 class TestComponents:

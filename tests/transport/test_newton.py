@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import wtfarray as wtf
 from wtfarray._transport import newton
-from wtfarray._transport.newton import Newton, inner_solver
+from wtfarray._transport.inner_solver import inner_solver
+from wtfarray._transport.newton import Newton
 from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import Sinkhorn
 

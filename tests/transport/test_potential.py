@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import assert_close, to_numpy
 
-from wtfarray._transport.potential import dual_of_free, free_of_dual, shrinkage
+from wtfarray._transport.potential import dual_of_potential, potential_of_dual, shrinkage
 
 LAMS = [0.1, 1.0, 25.0, 1e4]
 
@@ -15,28 +15,28 @@ class TestDualOfFree:
     @pytest.mark.parametrize("lam", LAMS)
     def test_follows_the_formula(self, array, xp, lam):
         g = np.linspace(-20.0, 20.0, 41) * lam
-        u = dual_of_free(array(g), lam, xp)
+        u = dual_of_potential(array(g), lam, xp)
         assert_close(u, array(lam - lam * np.exp(-g / lam)), rtol=1e-13, atol=1e-15 * lam)
 
     @pytest.mark.parametrize("lam", LAMS)
     def test_small_potentials_keep_their_digits(self, array, xp, lam):
         g = np.array([1e-12, -3e-9]) * lam
-        u = dual_of_free(array(g), lam, xp)
+        u = dual_of_potential(array(g), lam, xp)
         assert_close(u, array(g - g**2 / (2 * lam)), rtol=1e-15)
 
     def test_identity_for_balanced_transport(self, array, xp):
         g = array([-1e5, 0.0, 1e5])
-        assert_close(dual_of_free(g, math.inf, xp), g, rtol=0)
+        assert_close(dual_of_potential(g, math.inf, xp), g, rtol=0)
 
     def test_dual_variable_is_finite_and_at_most_lam(self, array, xp):
-        u = to_numpy(dual_of_free(array([-1e5, 1e5]), 0.1, xp))
+        u = to_numpy(dual_of_potential(array([-1e5, 1e5]), 0.1, xp))
         assert np.all(np.isfinite(u))
         assert np.all(u <= 0.1)
 
     def test_tends_to_the_identity_as_lam_grows(self, array, xp):
         g = np.linspace(-3.0, 3.0, 7)
         for lam in (1e2, 1e4, 1e6):
-            u = to_numpy(dual_of_free(array(g), lam, xp))
+            u = to_numpy(dual_of_potential(array(g), lam, xp))
             assert np.all(np.abs(u - g) <= 0.51 * g**2 / lam)
 
 
@@ -53,7 +53,7 @@ class TestShrinkage:
         u = -lam * to_numpy(shrunk)
         # For speed 1e-11 may be lost of what is divided by rho.
         bound = 2e-11 * rho + rounding * np.abs(lam * np.expm1(-g / lam))
-        assert np.all(np.abs(u - to_numpy(dual_of_free(array(g, dtype), lam, xp))) <= bound)
+        assert np.all(np.abs(u - to_numpy(dual_of_potential(array(g, dtype), lam, xp))) <= bound)
 
     @pytest.mark.parametrize("g", [-1e5, -math.inf, math.nan])
     @pytest.mark.parametrize("lam", [0.1, 1e4])
@@ -69,8 +69,8 @@ class TestFreeOfDual:
     def test_is_the_left_inverse_of_dual_of_free(self, array, xp, lam):
         scale = min(lam, 1e4)
         g = np.linspace(-20.0, 20.0, 41) * scale
-        u = dual_of_free(array(g), lam, xp)
-        back = to_numpy(free_of_dual(u, lam, xp))
+        u = dual_of_potential(array(g), lam, xp)
+        back = to_numpy(potential_of_dual(u, lam, xp))
         # Close to lam one rounding of u is worth exp(g/lam) in g.
         bound = 4e-16 * (np.abs(g) + np.abs(to_numpy(u)) * np.exp(g / lam))
         assert np.all(np.abs(back - g) <= bound)
@@ -79,5 +79,5 @@ class TestFreeOfDual:
     def test_is_the_right_inverse_of_dual_of_free(self, array, xp, lam):
         scale = min(lam, 1e4)
         u = np.concatenate([-np.logspace(8, -12, 21), [0.0], np.linspace(0.05, 0.999, 10)]) * scale
-        again = dual_of_free(free_of_dual(array(u), lam, xp), lam, xp)
+        again = dual_of_potential(potential_of_dual(array(u), lam, xp), lam, xp)
         assert_close(again, array(u), rtol=1e-14)
