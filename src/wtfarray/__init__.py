@@ -1,9 +1,9 @@
 """Factorise non-negative matrices and tensors with a smoothed Wasserstein loss, on any array."""
 
 from wtfarray._fit.factorise import cp, nmf, tucker
-from wtfarray._fit.journal import FitState
+from wtfarray._fit.journal import FitState, Record
 from wtfarray._fit.rank_scan import RankRecord, RankScan, rank_scan
-from wtfarray._fit.result import Factorisation, Record, load
+from wtfarray._fit.result import Factorisation, load
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import LossSum

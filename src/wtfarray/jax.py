@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     msg = "wtfarray.jax needs JAX: pip install 'wtfarray[jax]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-from wtfarray._arrays.samples import spread
+from wtfarray._arrays.samples import spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -27,21 +27,26 @@ from wtfarray._arrays.validation import (
     positive_integer,
     same_dtype,
 )
-from wtfarray._losses.gradients import REDUCTIONS, SECOND_DERIVATIVE, slopes, training_tolerance
-from wtfarray._losses.protocol import stack, unstack
-from wtfarray._losses.value import centred, prepare, smoothing_levels
+from wtfarray._dispatch import smoothing_levels
+from wtfarray._losses.gradients import (
+    REDUCTIONS,
+    SECOND_DERIVATIVE,
+    gradients_at,
+    training_tolerance,
+)
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._transport.compiled import MEMORY, CompiledSinkhorn, compiled_problem
-from wtfarray._transport.components import Islands, islands_of
+from wtfarray._transport.compiled import compiled_problem, solve_compiled
+from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.feasibility import (
-    impossible,
+    is_infinite,
     of_equal_mass,
     stranded,
-    wrong_islands,
+    wrong_component_mass,
     wrong_mass,
 )
-from wtfarray._transport.kernels import all_open, longest_way
+from wtfarray._transport.kernels import are_finite, potential_range
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.solve import LEVEL_GAP, LEVEL_ITERATIONS, centred
 
 __all__ = ["wasserstein_loss"]
 
@@ -49,8 +54,8 @@ __all__ = ["wasserstein_loss"]
 def wasserstein_loss(
     X: Array,
     Y: Array,
-    loss: Wasserstein,
     /,
+    loss: Wasserstein,
     *,
     tol: float | None = None,
     max_iter: int = 2000,
@@ -146,11 +151,11 @@ class Settings:
     lam: float
     modes: tuple[tuple[int, ...], ...] | None
     levels: tuple[float, ...]
-    top: float
-    """What potentials vary by at most."""
-    is_open: bool
+    known_range: float
+    """A bound on how much a potential varies."""
+    all_finite: bool
     """Whether every cost is finite."""
-    islands: Islands | None
+    components: Components | None
     """Of a balanced loss."""
     transported: tuple[int, ...]
     tol: float
@@ -159,15 +164,15 @@ class Settings:
     @classmethod
     def of(cls, loss: Wasserstein, shape: tuple[int, ...], tol: float, max_iter: int) -> Settings:
         """Read off a loss with costs on the host all that decides how it is solved."""
-        is_open = all_open(loss.costs)
+        all_finite = are_finite(loss.costs)
         return cls(
             loss.eps,
             loss.lam,
             loss.modes,
-            smoothing_levels(loss),
-            longest_way(loss.costs),
-            is_open,
-            None if is_open or not math.isinf(loss.lam) else islands_of(loss.costs),
+            smoothing_levels(loss.mean_cost(), loss.eps),
+            potential_range(loss.costs),
+            all_finite,
+            None if all_finite or not math.isinf(loss.lam) else components_of(loss.costs),
             loss.transported(shape),
             tol,
             max_iter,
@@ -182,8 +187,8 @@ def _values(X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings) ->
 
 @_values.defjvp
 def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    values, slope_X, slope_Y = _solution(*primals, settings)
-    change = slope_X * tangents[0] + slope_Y * tangents[1]
+    values, gradient_X, gradient_Y = _solution(*primals, settings)
+    change = gradient_X * tangents[0] + gradient_Y * tangents[1]
     return values, jnp.sum(change, axis=settings.transported)
 
 
@@ -191,11 +196,11 @@ def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Array,
 def _solution(
     X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
 ) -> tuple[Array, Array, Array]:
-    """The loss of each sample, and its slopes in X and in Y."""
+    """The loss of each sample, and its gradients in X and in Y."""
     if not any(isinstance(array, jax.core.Tracer) for array in (X, Y, *costs)):
         # On the host: a check is many small operations, and JAX compiles each of them.
         x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
-        prepare(x, y, Wasserstein(matrices, settings.eps, settings.lam, settings.modes))
+        Wasserstein(matrices, settings.eps, settings.lam, settings.modes).bind_pair(x, y)
     return _compiled(X, Y, costs, settings)
 
 
@@ -213,47 +218,46 @@ def _compiled(
     costs = tuple(jnp.asarray(cost, dtype=X.dtype) for cost in costs)
 
     def problem_at(eps: Any, data: Array) -> TransportProblem:
-        settled = (settings.lam, order, settings.top)
-        return compiled_problem(data, costs, eps, *settled, is_open=settings.is_open)
+        settled = (settings.lam, order, settings.known_range)
+        return compiled_problem(data, costs, eps, *settled, all_finite=settings.all_finite)
 
     data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
     problem = problem_at(settings.eps, data)
     Y = stack(problem, Y)
-    # What `prepare` would refuse: solved for ones instead, and marked in the end.
+    # What `feasible_target` would refuse: solved for ones instead, and marked in the end.
     unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
     unsound = unsound | stranded(problem, Y)
-    if problem.conserves_mass and problem.closed is not None:
-        unsound = unsound | (problem.closed & (Y > 0))
+    if problem.conserves_mass and problem.unreachable is not None:
+        unsound = unsound | (problem.unreachable & (Y > 0))
     refused = jnp.any(unsound, axis=tuple(range(1, Y.ndim)))
     refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
-    islands = settings.islands
-    if islands is not None:
-        refused = refused | jnp.any(wrong_islands(problem, Y, islands), axis=1)
+    components = settings.components
+    if components is not None:
+        refused = refused | jnp.any(wrong_component_mass(problem, Y, components), axis=1)
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
     problem = problem_at(settings.eps, data)
-    Y = of_equal_mass(problem, Y, islands)
+    Y = of_equal_mass(problem, Y, components)
 
     def level(
         found: tuple[Array, Array], setting: tuple[Array, Array, Array]
     ) -> tuple[tuple[Array, Array], None]:
         eps, tol, max_iter = setting
-        solver = CompiledSinkhorn(problem_at(eps, data), found[0], MEMORY)
-        return solver.run(Y, tol, max_iter), None
+        return solve_compiled(problem_at(eps, data), found[0], Y, tol, max_iter), None
 
     coarse = len(settings.levels) - 1
     eps = jnp.asarray([settings.eps * level for level in settings.levels], dtype=Y.dtype)
-    tols = jnp.asarray([1e-2] * coarse + [settings.tol], dtype=Y.dtype)
-    most = jnp.asarray([min(50, settings.max_iter)] * coarse + [settings.max_iter])
+    tols = jnp.asarray([LEVEL_GAP] * coarse + [settings.tol], dtype=Y.dtype)
+    most = jnp.asarray([min(LEVEL_ITERATIONS, settings.max_iter)] * coarse + [settings.max_iter])
     start = (jnp.zeros_like(Y), jnp.zeros_like(problem.mass))
     (g, values), _ = lax.scan(level, start, (eps, tols, most))
     if problem.conserves_mass:
         g = centred(g, Y)
-    slope_X, slope_Y = slopes(problem, Y, g)
-    if problem.conserves_mass and not settings.is_open:
-        refused = refused | impossible(problem, values)
+    gradient_X, gradient_Y = gradients_at(problem, Y, g)
+    if problem.conserves_mass and not settings.all_finite:
+        refused = refused | is_infinite(problem, values)
     values = jnp.where(refused, math.nan, values)
-    slope_X, slope_Y = (
-        unstack(problem, jnp.where(spread(refused, slope), math.nan, slope), shape)
-        for slope in (slope_X, slope_Y)
+    gradient_X, gradient_Y = (
+        unstack(problem, jnp.where(spread(refused, part), math.nan, part), shape)
+        for part in (gradient_X, gradient_Y)
     )
-    return jnp.reshape(values, [shape[k] for k in order if k not in moved]), slope_X, slope_Y
+    return jnp.reshape(values, [shape[k] for k in order if k not in moved]), gradient_X, gradient_Y

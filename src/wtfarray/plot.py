@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import axis_index, check_shape, common_namespace, instance_of
-from wtfarray._fit.projection import fitted_atoms
 from wtfarray._fit.rank_scan import RankScan
 from wtfarray._fit.result import Factorisation
+from wtfarray._models.models import atoms_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -333,7 +333,7 @@ def _atoms_of(
     instance_of("fit", fit, Factorisation, "a Factorisation")
     sizes, modes = fit.shape[1:], tuple(range(1, len(fit.shape)))
     if mode is None:
-        columns = to_host(fitted_atoms(fit))
+        columns = to_host(atoms_of(fit.factors, fit.core, fit.weights))
     else:
         mode = axis_index("mode", mode, len(fit.factors))
         columns = to_host(fit.factors[mode])

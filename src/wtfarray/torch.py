@@ -14,7 +14,7 @@ from wtfarray._arrays.validation import instance_of, one_of
 from wtfarray._losses.gradients import (
     REDUCTIONS,
     SECOND_DERIVATIVE,
-    losses_and_slopes,
+    losses_and_gradients,
     training_tolerance,
 )
 from wtfarray._losses.wasserstein import Wasserstein
@@ -25,8 +25,8 @@ __all__ = ["wasserstein_loss"]
 def wasserstein_loss(
     X: torch.Tensor,
     Y: torch.Tensor,
-    loss: Wasserstein,
     /,
+    loss: Wasserstein,
     *,
     tol: float | None = None,
     max_iter: int = 2000,
@@ -93,21 +93,21 @@ def wasserstein_loss(
 
 
 class _SampleLosses(torch.autograd.Function):
-    """The loss of each sample; the slopes are outputs too, for torch.func keeps nothing else."""
+    """The loss of each sample; the gradients are outputs too, for torch.func keeps nothing else."""
 
     @staticmethod
     def forward(
         X: torch.Tensor, Y: torch.Tensor, loss: Wasserstein, tol: float, max_iter: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return losses_and_slopes(X, Y, loss, tol, max_iter)
+        return losses_and_gradients(X, Y, loss, tol, max_iter)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         X, Y, loss, _, _ = inputs
-        _, slope_X, slope_Y = output
-        ctx.mark_non_differentiable(slope_X, slope_Y)
-        ctx.save_for_backward(X, Y, slope_X, slope_Y)
-        ctx.save_for_forward(X, Y, slope_X, slope_Y)
+        _, gradient_X, gradient_Y = output
+        ctx.mark_non_differentiable(gradient_X, gradient_Y)
+        ctx.save_for_backward(X, Y, gradient_X, gradient_Y)
+        ctx.save_for_forward(X, Y, gradient_X, gradient_Y)
         ctx.transported = loss.transported(tuple(X.shape))
 
     @staticmethod

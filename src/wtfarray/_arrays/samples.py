@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -9,6 +10,36 @@ from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
+
+
+class Stacked(Protocol):
+    """Data whose modes were brought into the order of a stack."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The modes of the data, in the order in which they are stacked."""
+
+    @property
+    def data(self) -> Array:
+        """The data, stacked: (N, m_1, ..., m_t)."""
+
+
+def stack(bound: Stacked, tensor: Array) -> Array:
+    """Bring a tensor in the modes of the data into the layout of the stack."""
+    xp = array_namespace(tensor)
+    return xp.reshape(xp.permute_dims(tensor, bound.order), tuple(bound.data.shape))
+
+
+def unstack(bound: Stacked, stacked: Array, shape: tuple[int, ...]) -> Array:
+    """Undo `stack` for data of the given shape."""
+    xp = array_namespace(stacked)
+    inverse = tuple(sorted(range(len(bound.order)), key=lambda k: bound.order[k]))
+    return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
+
+
+def mass_tolerance(array: Array) -> float:
+    """How much masses may differ by, relatively, and still count as equal."""
+    return 1e-6 if array.dtype == array_namespace(array).float64 else 1e-3
 
 
 def per_sample(stack: Array) -> Array:

@@ -98,7 +98,7 @@ def or_float64(array: Array) -> str:
     return "" if array.dtype == array_namespace(array).float64 else ", or float64"
 
 
-def as_dual(name: str, array: Array, shape: tuple[int, ...], xp: Namespace) -> Array:
+def as_potential(name: str, array: Array, shape: tuple[int, ...], xp: Namespace) -> Array:
     """Return a finite floating array of the shape that the data have."""
     array = as_floating(name, array, xp)
     check_shape(name, array, shape)

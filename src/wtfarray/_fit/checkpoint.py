@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.typing import Array, Namespace
-from wtfarray._fit.result import Record
+from wtfarray._arrays.typing import Array
+from wtfarray._fit.journal import Record
 from wtfarray._fit.storage import reading, write_atomically
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._optimize.objective import Point
@@ -33,7 +34,7 @@ class Stored:
 
     progress: Progress
     pairs: CurvaturePairs
-    duals: list[Array]
+    states: list[Array]
     history: list[Record]
     n_iter: int
     seconds: float
@@ -61,7 +62,7 @@ class Checkpoint:
         self,
         progress: Progress,
         pairs: CurvaturePairs,
-        duals: list[Array],
+        states: list[Array],
         history: list[Record],
         n_iter: int,
         seconds: float,
@@ -83,15 +84,16 @@ class Checkpoint:
             "history": np.asarray(records, dtype=np.float64).reshape(-1, 4),
             "x": to_host(point.x),
             "gradient": to_host(point.gradient),
-            **{f"dual_{k}": to_host(dual) for k, dual in enumerate(duals)},
+            **{f"state_{k}": to_host(state) for k, state in enumerate(states)},
             **{f"pairs_{name}": array for name, array in pairs.export().items()},
         }
         write_atomically(self.path, arrays)
 
-    def read(self, like: Array, xp: Namespace) -> Stored | None:
+    def read(self, like: Array) -> Stored | None:
         """What the file holds; None if there is none, an error if it is of another fit."""
         if not self.path.exists():
             return None
+        xp = array_namespace(like)
         with reading("checkpoint", self.path, "identity", "a file that a fit wrote") as opened:
             stored, header = opened
             if header["identity"] != self._identity:
@@ -111,16 +113,16 @@ class Checkpoint:
             level, steps, small_steps, failures = header["progress"]
             decrease, tightness = header["numbers"]
             current = Evaluation(point, *header["current"])
-            count = sum(name.startswith("dual_") for name in stored.files)
+            count = sum(name.startswith("state_") for name in stored.files)
             return Stored(
                 Progress(level, steps, current, decrease, tightness, small_steps, failures),
                 pairs,
-                [array(f"dual_{k}") for k in range(count)],
+                [array(f"state_{k}") for k in range(count)],
                 [Record(t, j, gap, int(n)) for t, j, gap, n in stored["history"].tolist()],
                 header["n_iter"],
                 header["seconds"],
             )
 
     def remove(self) -> None:
-        """The fit is done."""
+        """Delete the file: the fit is done."""
         self.path.unlink(missing_ok=True)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from os import PathLike
 from typing import Unpack
 
 import numpy as np
 
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import known_options, one_of, positive_integer, positive_number
-from wtfarray._fit.checkpoint import Checkpoint
+from wtfarray._arrays.validation import known_options, positive_integer
 from wtfarray._fit.driver import best_of
-from wtfarray._fit.given_factors import given_blocks
-from wtfarray._fit.options import FitOptions, Plan
+from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.result import Factorisation
-from wtfarray._fit.specification import Kind, Setup, Weights, set_up
+from wtfarray._fit.specification import Kind, Weights, specify
 from wtfarray._losses.protocol import Loss
-from wtfarray._losses.wasserstein import Wasserstein
 
 
 def cp(
     X: Array,
+    /,
     rank: int,
     loss: Loss,
-    /,
     *,
     weights: Weights = None,
     **options: Unpack[FitOptions],
@@ -40,7 +36,7 @@ def cp(
     rank : int
         Number of components.
     loss : Loss
-        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+        `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     weights : {None, "learned", "fixed"}
         Weights of the components. None: ones if some factor carries the mass, learned on the
         simplex times the mass of X if every factor is normalised by columns. "fixed": equal shares
@@ -104,7 +100,7 @@ def cp(
 
 
 def tucker(
-    X: Array, rank: Sequence[int], loss: Loss, /, **options: Unpack[FitOptions]
+    X: Array, /, rank: Sequence[int], loss: Loss, **options: Unpack[FitOptions]
 ) -> Factorisation:
     """
     Non-negative Tucker decomposition: a core times one factor a mode.
@@ -116,7 +112,7 @@ def tucker(
     rank : sequence of int
         Size of the core, one number a mode.
     loss : Loss
-        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+        `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     **options
         As for `cp`; ``constraints`` may have one more entry, None or "all", for the core.
 
@@ -139,7 +135,7 @@ def tucker(
     return _fit("tucker", X, rank, loss, None, options)
 
 
-def nmf(X: Array, rank: int, loss: Loss, /, **options: Unpack[FitOptions]) -> Factorisation:
+def nmf(X: Array, /, rank: int, loss: Loss, **options: Unpack[FitOptions]) -> Factorisation:
     """
     Non-negative matrix factorisation, ``X ~ factors[0] @ factors[1].T``.
 
@@ -153,7 +149,7 @@ def nmf(X: Array, rank: int, loss: Loss, /, **options: Unpack[FitOptions]) -> Fa
     rank : int
         Number of atoms.
     loss : Loss
-        `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
+        `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     **options
         As for `cp`.
 
@@ -181,84 +177,28 @@ def _fit(
     rank: int | Sequence[int],
     loss: Loss,
     weights: Weights,
-    options: FitOptions,
+    given: FitOptions,
 ) -> Factorisation:
     known = list(FitOptions.__annotations__)
-    known_options(kind, options, [*known, "weights"] if kind == "cp" else known)
-    setup = set_up(
+    known_options(kind, given, [*known, "weights"] if kind == "cp" else known)
+    spec = specify(
         kind,
         X,
         rank,
         loss,
-        rho=options.get("rho", 1e-2),
-        constraints=options.get("constraints"),
+        rho=given.get("rho", 1e-2),
+        constraints=given.get("constraints"),
         weights=weights,
-        fixed=options.get("fixed", ()),
-        sample_weight=options.get("sample_weight"),
+        fixed=given.get("fixed", ()),
+        sample_weight=given.get("sample_weight"),
     )
-    plan = _plan(setup, loss, options)
-    starts = positive_integer("n_init", options.get("n_init", 1))
-    if starts > 1 and plan.checkpoint is not None:
+    options = solver_options(spec, given)
+    starts = positive_integer("n_init", given.get("n_init", 1))
+    if starts > 1 and options.checkpoint is not None:
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
-    rng = np.random.default_rng(options.get("rng"))
-    best = best_of(starts, setup, plan, rng)
+    rng = np.random.default_rng(given.get("rng"))
+    best = Factorisation.of(best_of(starts, spec, options, rng))
     if not best.converged:
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)
     return best
-
-
-def _checkpoint(path: str | PathLike[str], setup: Setup, init: object, rng: object) -> Checkpoint:
-    """The file of this fit, which knows it by all that its result depends on."""
-    arrays = [setup.X]
-    arrays += [c for loss in setup.losses if isinstance(loss, Wasserstein) for c in loss.costs]
-    if setup.sample_weight is not None:
-        arrays.append(setup.sample_weight)
-    named = init is None or isinstance(init, str)
-    if not named:
-        arrays += given_blocks(setup, init)
-    arguments = (
-        *(setup.kind, setup.model, setup.shapes, setup.rho, setup.constraints, setup.free),
-        *(setup.losses, init if named else "given", _seed(rng)),
-    )
-    return Checkpoint(path, arrays, arguments)
-
-
-def _seed(rng: object) -> object:
-    """What a start depends on, to compare seeds by."""
-    if isinstance(rng, np.random.Generator):
-        return repr(rng.bit_generator.state)
-    return None if rng is None else repr(np.asarray(rng).tolist())
-
-
-def _plan(setup: Setup, loss: Loss, options: FitOptions) -> Plan:
-    """Check how the fit is to be solved."""
-    init, solver = options.get("init"), options.get("solver", "envelope")
-    one_of("solver", solver, ("envelope", "dual"))
-    if isinstance(init, str):
-        one_of("init", init, ("kl", "random", "nnsvd"))
-    if options.get("fixed") and (init is None or isinstance(init, str)):
-        msg = f"init is {init!r} and some factors are fixed: expected their values in init"
-        raise ValueError(msg)
-    batch, path = options.get("batch"), options.get("checkpoint")
-    if solver == "dual" and (path is not None or len(setup.losses) > 1):
-        what = "a sum of losses" if path is None else "a checkpoint"
-        msg = f"solver is 'dual', which does not take {what}: expected 'envelope'"
-        raise ValueError(msg)
-    callback, checkpoint = options.get("callback"), None
-    if not (callback is None or callable(callback)):
-        msg = f"callback is a {type(callback).__name__}: expected a function of a FitState"
-        raise TypeError(msg)
-    if path is not None:
-        checkpoint = _checkpoint(path, setup, init, options.get("rng"))
-    return Plan(
-        loss=loss,
-        init=init,
-        solver=solver,
-        tol=positive_number("tol", options.get("tol", 1e-6)),
-        max_iter=positive_integer("max_iter", options.get("max_iter", 300)),
-        batch=None if batch is None else positive_integer("batch", batch),
-        callback=callback,
-        progress=options.get("progress", False),
-        checkpoint=checkpoint,
-    )

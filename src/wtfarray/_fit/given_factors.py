@@ -16,12 +16,12 @@ from wtfarray._arrays.validation import (
     common_namespace,
     follow,
 )
-from wtfarray._fit.specification import Setup
+from wtfarray._fit.specification import Specification
 from wtfarray._models.entropy import constrained_axes
 from wtfarray._models.models import CPModel
 
 
-def given_blocks(setup: Setup, init: Any) -> list[Array]:
+def given_blocks(spec: Specification, init: Any) -> list[Array]:
     """
     The blocks that the caller gave: factors alone, or with weights or core before them.
 
@@ -32,29 +32,29 @@ def given_blocks(setup: Setup, init: Any) -> list[Array]:
         head, factors = init
     elif hasattr(init, "factors"):  # a fit, or a decomposition of TensorLy
         head, factors = tuple(init)
-    if not isinstance(factors, Sequence) or len(factors) != setup.modes:
-        msg = f"init is a {type(init).__name__}: expected a name, or {setup.modes} factors"
+    if not isinstance(factors, Sequence) or len(factors) != spec.modes:
+        msg = f"init is a {type(init).__name__}: expected a name, or {spec.modes} factors"
         raise ValueError(msg)
     blocks = [
-        _block(setup, f"factor {k} of init", factor, setup.shapes[k])
+        _block(spec, f"factor {k} of init", factor, spec.shapes[k])
         for k, factor in enumerate(factors)
     ]
-    learned = len(setup.shapes) > setup.modes
-    shape = setup.shapes[-1] if learned else setup.shapes[0][1:]
+    learned = len(spec.shapes) > spec.modes
+    shape = spec.shapes[-1] if learned else spec.shapes[0][1:]
     if head is not None:
-        name = "core" if setup.kind == "tucker" else "weights"
-        last = _block(setup, f"the {name} of init", head, shape)
-        if isinstance(setup.model, CPModel) and not learned:
-            last = last / setup.model.scale  # which the model brings along
+        name = "core" if spec.kind == "tucker" else "weights"
+        last = _block(spec, f"the {name} of init", head, shape)
+        if isinstance(spec.model, CPModel) and not learned:
+            last = last / spec.model.scale  # which the model brings along
     else:
-        xp = array_namespace(setup.X)
-        last = xp.ones(shape, dtype=setup.X.dtype, device=device_of(setup.X))
+        xp = array_namespace(spec.X)
+        last = xp.ones(shape, dtype=spec.X.dtype, device=device_of(spec.X))
         last = last / math.prod(shape) if learned else last
-    return _with_scales_moved(setup, blocks, last, learned=learned)
+    return _with_scales_moved(spec, blocks, last, learned=learned)
 
 
 def _with_scales_moved(
-    setup: Setup, factors: list[Array], last: Array, *, learned: bool
+    spec: Specification, factors: list[Array], last: Array, *, learned: bool
 ) -> list[Array]:
     """
     Normalise the free factors that have to be, and multiply the core or the weights instead.
@@ -63,14 +63,14 @@ def _with_scales_moved(
     So the tensor stays what the caller gave, whatever scales its factors had.
     """
     xp = array_namespace(last)
-    carriers = [k for k in setup.free if k < setup.modes and setup.constraints[k] in (None, "rows")]
+    carriers = [k for k in spec.free if k < spec.modes and spec.constraints[k] in (None, "rows")]
     for k, factor in enumerate(factors):
-        axes = constrained_axes(setup.constraints[k], 2)
-        if k not in setup.free or k in carriers or axes is None:
+        axes = constrained_axes(spec.constraints[k], 2)
+        if k not in spec.free or k in carriers or axes is None:
             continue
         scale = xp.sum(factor, axis=axes, keepdims=True)
         factors[k] = factor / xp.where(scale > 0, scale, 1.0)
-        along = k if setup.kind == "tucker" else 0
+        along = k if spec.kind == "tucker" else 0
         last = last * xp.reshape(scale, (-1,) + (1,) * (last.ndim - along - 1))
     if learned:
         return [*factors, last]
@@ -79,9 +79,9 @@ def _with_scales_moved(
     return factors
 
 
-def _block(setup: Setup, name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    xp = array_namespace(setup.X)
+def _block(spec: Specification, name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    xp = array_namespace(spec.X)
     common_namespace(**{name: array})
-    array = follow(name, array, xp, setup.X.dtype, device_of(setup.X))
+    array = follow(name, array, xp, spec.X.dtype, device_of(spec.X))
     check_shape(name, array, shape)
     return as_nonnegative(name, array, xp)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
-from wtfarray._fit.projection import fitted_atoms
 from wtfarray._fit.result import Factorisation
+from wtfarray._models.models import atoms_of
 
 
 def assignment(cost: NDArray[np.float64], /) -> NDArray[np.intp]:
@@ -69,7 +69,7 @@ def matched_cosine(a: Factorisation, b: Factorisation, /, modes: Sequence[int]) 
         for k in modes:
             cosines *= _cosines(to_host(a.factors[k]), to_host(b.factors[k]))
     else:
-        cosines = _cosines(to_host(fitted_atoms(a)), to_host(fitted_atoms(b)))
+        cosines = _cosines(*(to_host(atoms_of(f.factors, f.core, f.weights)) for f in (a, b)))
     return float(np.mean(np.take_along_axis(cosines, assignment(-cosines)[:, None], axis=1)))
 
 

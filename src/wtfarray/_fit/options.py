@@ -1,4 +1,4 @@
-"""What may be asked of a fit."""
+"""What may be asked of a fit, and how it is then solved."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
+from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
-from wtfarray._losses.protocol import Loss
+from wtfarray._fit.specification import Specification
+from wtfarray._losses.protocol import ConjugateLoss
+from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 
 
@@ -35,16 +39,89 @@ class FitOptions(TypedDict, total=False):
     checkpoint: str | PathLike[str] | None
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How a fit is to be solved."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SolverOptions:
+    """How a fit is solved."""
 
-    loss: Loss
-    init: object
-    solver: str
+    init: object = None
+    solver: str = "envelope"
     tol: float
     max_iter: int
-    batch: int | None
-    callback: Callable[[FitState], object] | None
-    progress: bool
-    checkpoint: Checkpoint | None
+    batch: int | None = None
+    callback: Callable[[FitState], object] | None = None
+    progress: bool = False
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def has_named_start(self) -> bool:
+        """Whether the caller gave no factors to start from."""
+        return self.init is None or isinstance(self.init, str)
+
+
+def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
+    """Check how the fit is to be solved."""
+    init, solver = given.get("init"), given.get("solver", "envelope")
+    one_of("solver", solver, ("envelope", "dual"))
+    if isinstance(init, str):
+        one_of("init", init, ("kl", "random", "nnsvd"))
+    if given.get("fixed") and (init is None or isinstance(init, str)):
+        msg = f"init is {init!r} and some factors are fixed: expected their values in init"
+        raise ValueError(msg)
+    batch, path = given.get("batch"), given.get("checkpoint")
+    if solver == "dual":
+        _refuse_for_dual(spec, path)
+    callback, checkpoint = given.get("callback"), None
+    if not (callback is None or callable(callback)):
+        msg = f"callback is a {type(callback).__name__}: expected a function of a FitState"
+        raise TypeError(msg)
+    if path is not None:
+        checkpoint = _checkpoint(path, spec, init, given.get("rng"))
+    return SolverOptions(
+        init=init,
+        solver=solver,
+        tol=positive_number("tol", given.get("tol", 1e-6)),
+        max_iter=positive_integer("max_iter", given.get("max_iter", 300)),
+        batch=None if batch is None else positive_integer("batch", batch),
+        callback=callback,
+        progress=given.get("progress", False),
+        checkpoint=checkpoint,
+    )
+
+
+def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
+    """Refuse what block coordinate descent cannot do."""
+    what = None
+    if checkpoint is not None:
+        what = "a checkpoint"
+    elif len(spec.losses) > 1:
+        what = "a sum of losses"
+    elif not isinstance(spec.loss, ConjugateLoss):
+        what = f"{type(spec.loss).__name__}, whose conjugate is not known"
+    if what is not None:
+        msg = f"solver is 'dual', which does not take {what}: expected 'envelope'"
+        raise ValueError(msg)
+
+
+def _checkpoint(
+    path: str | PathLike[str], spec: Specification, init: object, rng: object
+) -> Checkpoint:
+    """The file of this fit, which knows it by all that its result depends on."""
+    arrays = [spec.X]
+    arrays += [c for loss in spec.losses if isinstance(loss, Wasserstein) for c in loss.costs]
+    if spec.sample_weight is not None:
+        arrays.append(spec.sample_weight)
+    named = init is None or isinstance(init, str)
+    if not named:
+        arrays += given_blocks(spec, init)
+    arguments = (
+        *(spec.kind, spec.model, spec.shapes, spec.rho, spec.constraints, spec.free),
+        *(spec.losses, init if named else "given", _seed(rng)),
+    )
+    return Checkpoint(path, arrays, arguments)
+
+
+def _seed(rng: object) -> object:
+    """What a start depends on, to compare seeds by."""
+    if isinstance(rng, np.random.Generator):
+        return repr(rng.bit_generator.state)
+    return None if rng is None else repr(np.asarray(rng).tolist())

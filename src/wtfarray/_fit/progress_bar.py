@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 
-class Bar:
+class ProgressBar:
     """A tqdm bar that shows objective and gap; without ``visible`` it does nothing."""
 
     def __init__(self, description: str, *, visible: bool, total: int | None = None) -> None:
@@ -26,7 +26,7 @@ class Bar:
             self._bar.set_postfix_str(f"objective {objective:.6g}, gap {gap:.1e}", refresh=False)
             self._bar.update()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

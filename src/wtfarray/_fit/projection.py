@@ -1,10 +1,9 @@
-"""New samples on the atoms of a fit: the convex problem in the sample factor alone."""
+"""New samples on given atoms: the convex problem in the sample factor alone."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -14,73 +13,116 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, take_samples
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import (
-    as_data,
-    common_namespace,
-    follow,
-    positive_integer,
-    positive_number,
-)
-from wtfarray._fit.driver import solve
-from wtfarray._fit.options import Plan
-from wtfarray._fit.specification import Setup, is_sampled
+from wtfarray._fit.driver import FitSolution, solve
+from wtfarray._fit.journal import Record
+from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.specification import Specification
 from wtfarray._fit.starts import feasible, kl_steps
-from wtfarray._losses.loss_sum import LossSum
+from wtfarray._losses.loss_sum import losses_of
+from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint, entropy_value
 from wtfarray._models.models import CPModel
-from wtfarray._models.tensor import khatri_rao, mode_products
 
-if TYPE_CHECKING:
-    from wtfarray._fit.result import Factorisation
+MASS_FACTOR = 2.0
+"""Samples that weigh this many times more or less than the model can are worth a warning."""
 
 
-def project(
-    fit: Factorisation,
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The coefficients of new samples, and how good they are."""
+
+    coefficients: Array
+    """(n, r)."""
+    objective: float
+    """``Phi(X, Y) + rho E(coefficients)``, a lower bound."""
+    gap: float
+    converged: bool
+    message: str
+    stopped: bool
+    n_iter: int
+    history: list[Record]
+    dual: Array
+    mass_advice: str | None
+    """What to do about samples of a mass that the model cannot have."""
+
+
+def project_samples(
     X: Array,
-    /,
+    atoms: Array,
+    loss: Loss,
     *,
-    tol: float = 1e-9,
-    max_iter: int = 1000,
+    constraint: Constraint,
+    rho: float,
+    tol: float,
+    max_iter: int,
     progress: bool = False,
-) -> Array:
-    """`Factorisation.project`."""
-    xp = common_namespace(X=X)
-    tol, max_iter = positive_number("tol", tol), positive_integer("max_iter", max_iter)
-    X = as_data("X", X, xp)
-    losses = fit.loss.losses if isinstance(fit.loss, LossSum) else (fit.loss,)
-    if tuple(X.shape[1:]) != fit.shape[1:]:
-        msg = f"X has shape {tuple(X.shape)}: expected (n, {', '.join(map(str, fit.shape[1:]))})"
-        raise ValueError(msg)
-    if not is_sampled(losses, fit.shape):
-        msg = "the loss transports the first mode: expected a fit whose first mode counts samples"
-        raise ValueError(msg)
-    atoms = follow("the fit", fitted_atoms(fit), xp, X.dtype, device_of(X))
-    rank = atoms.shape[1]
-    model = CPModel(2, learns_weights=False)
-    constraints = (fit.constraints[0], None)
-    rho = (fit.rho[0], fit.rho[0])
-    apart = constraints[0] in (None, "rows") and not any(
-        isinstance(loss, Wasserstein) and math.isinf(loss.lam) for loss in losses
+) -> Projection:
+    """Find the coefficients of the samples of X, (n, ...), on the atoms, (features, r)."""
+    xp = array_namespace(X)
+    splits = constraint in (None, "rows") and not any(
+        isinstance(part, Wasserstein) and math.isinf(part.lam) for part in losses_of(loss)
     )
-    groups = _of_like_mass(to_host(per_sample(X))) if apart else [np.arange(X.shape[0])]
-    found, problems = [], []
-    for group in groups:
-        some = X if len(groups) == 1 else take_samples(X, group)
-        shapes = ((some.shape[0], rank), tuple(atoms.shape))
-        setup = Setup("nmf", some, losses, model, shapes, constraints, rho, (0,), None)
-        first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
-        start = kl_steps(model, some, [feasible(first, constraints[0]), atoms], constraints, (0,))
-        plan = Plan(fit.loss, start, "envelope", tol, max_iter, None, None, progress, None)
-        result = solve(setup, plan, np.random.default_rng(0))
-        found.append(result.factors[0])
-        if not result.converged:
-            problems.append(result.message)
-    if problems:
-        warnings.warn(f"project: {problems[0]}", stacklevel=3)
-    if len(groups) == 1:
-        return found[0]
-    back = np.argsort(np.concatenate(groups))
-    return take_samples(xp.concat(found), back)
+    mass = to_host(per_sample(X))
+    groups = _of_like_mass(mass) if splits else [np.arange(X.shape[0])]
+    one = len(groups) == 1
+    options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
+    found = [
+        _solve_group(X if one else take_samples(X, group), atoms, loss, constraint, rho, options)
+        for group in groups
+    ]
+    fixed = rho * float(entropy_value(atoms, xp))  # of the atoms, a part of every value
+    worst = next((solution for solution in found if not solution.converged), found[0])
+    coefficients, dual = found[0].blocks[0], found[0].dual
+    objective = sum(solution.objective - fixed for solution in found)
+    gap, history = sum(solution.gap for solution in found), found[0].history
+    if not one:
+        back = np.argsort(np.concatenate(groups))
+        coefficients = take_samples(xp.concat([s.blocks[0] for s in found]), back)
+        dual = take_samples(xp.concat([s.dual for s in found]), back)
+        seconds = sum(solution.history[-1].time for solution in found)
+        evaluations = sum(solution.history[-1].evaluations for solution in found)
+        history = [Record(seconds, objective, gap, evaluations)]
+    return Projection(
+        coefficients=coefficients,
+        objective=objective,
+        gap=gap,
+        converged=all(solution.converged for solution in found),
+        message=worst.message,
+        stopped=any(solution.reason.by_caller for solution in found),
+        n_iter=sum(solution.n_iter for solution in found),
+        history=history,
+        dual=dual,
+        mass_advice=_mass_advice(mass, atoms) if constraint == "rows" else None,
+    )
+
+
+def _solve_group(
+    X: Array,
+    atoms: Array,
+    loss: Loss,
+    constraint: Constraint,
+    rho: float,
+    options: SolverOptions,
+) -> FitSolution:
+    """The coefficients of samples of like mass, as a matrix model with fixed atoms."""
+    xp = array_namespace(X)
+    model, constraints = CPModel(2, learns_weights=False), (constraint, None)
+    shapes = ((X.shape[0], atoms.shape[1]), tuple(atoms.shape))
+    first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
+    start = kl_steps(model, X, [feasible(first, constraint), atoms], constraints, (0,))
+    spec = Specification(
+        kind="nmf",
+        X=X,
+        loss=loss,
+        model=model,
+        shapes=shapes,
+        constraints=constraints,
+        rho=(rho, rho),
+        free=(0,),
+        sample_weight=None,
+    )
+    return solve(spec, replace(options, init=start), np.random.default_rng(0))
 
 
 def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
@@ -97,14 +139,17 @@ def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     return [np.flatnonzero(decade == value) for value in np.unique(decade)]
 
 
-def fitted_atoms(fit: Factorisation) -> Array:
-    """What each column of the sample factor stands for, (prod of the other modes, r)."""
-    xp = array_namespace(*fit.factors)
-    others = fit.factors[1:]
-    if fit.core is None:
-        atoms = khatri_rao(others) if others else xp.ones_like(fit.factors[0][:1, :])
-        return atoms if fit.weights is None else atoms * fit.weights
-    core = fit.core
-    if others:
-        core = mode_products(core, others, range(1, core.ndim))
-    return xp.reshape(core, (core.shape[0], -1)).mT
+def _mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:
+    """What to say of samples whose mass no convex combination of the atoms comes near to."""
+    possible = to_host(per_sample(atoms.mT))
+    low, high = float(possible.min()), float(possible.max())
+    off = (mass > 0) & ((mass > MASS_FACTOR * high) | (mass < low / MASS_FACTOR))
+    if not off.any():
+        return None
+    i = int(np.argmax(off))
+    span = f"{low:.3g}" if high - low <= 1e-2 * high else f"{low:.3g} to {high:.3g}"
+    return (
+        f"sample {i} of X weighs {mass[i]:.3g}, but with coefficients that sum to one the model "
+        f"weighs {span}: scale new samples as the fitted ones were, for example divide each by its "
+        "sum"
+    )

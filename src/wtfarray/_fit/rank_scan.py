@@ -30,22 +30,18 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import wants_to_stop
 from wtfarray._fit.matching import matched_cosine
-from wtfarray._fit.progress_bar import Bar
-from wtfarray._fit.projection import fitted_atoms
+from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.rank_growth import grow
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, is_sampled
-from wtfarray._losses.frobenius import BoundFrobenius
-from wtfarray._losses.kullback_leibler import BoundKullbackLeibler
-from wtfarray._losses.loss_sum import LossSum
-from wtfarray._losses.protocol import Loss
+from wtfarray._losses.loss_sum import losses_of
+from wtfarray._losses.protocol import ConjugateLoss, Loss
 from wtfarray._losses.value import wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
+from wtfarray._models.models import atoms_of
 
 Rank = int | tuple[int, ...]
-INTERRUPTED = "interrupted"
-"""What the message of a fit says that Ctrl-C ended."""
 
 
 class ScanOptions(TypedDict, total=False):
@@ -115,9 +111,9 @@ class RankScan:
 
 def rank_scan(
     X: Array,
+    /,
     ranks: Sequence[int] | Sequence[Sequence[int]],
     loss: Loss,
-    /,
     *,
     model: Kind = "nmf",
     n_seeds: int = 3,
@@ -184,17 +180,17 @@ def rank_scan(
     known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
     X = as_data("X", X, common_namespace(X=X))
     one_of("model", model, ("nmf", "cp", "tucker"))
-    instance_of("loss", loss, Loss, "one of the losses of wtfarray")
+    instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
     order = _sorted_ranks(ranks, model)
     generator = np.random.default_rng(rng)
-    sampled = is_sampled(_losses(loss), tuple(X.shape))
+    sampled = is_sampled(loss, tuple(X.shape))
     folds = _folds(X.shape[0], held_out, generator, sampled=sampled)
     streams = generator.spawn(positive_integer("n_seeds", n_seeds) + len(folds))
     whole = [_Chain(X, stream) for stream in streams[: len(streams) - len(folds)]]
     parts = [_Chain(X, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
     scan = RankScan(model, [], [])
     with (
-        Bar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
+        ProgressBar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", UserWarning)
@@ -204,8 +200,6 @@ def rank_scan(
                     model, rank, loss, whole, parts, options, bar, sampled=sampled
                 )
             except KeyboardInterrupt:
-                break
-            if any(INTERRUPTED in str(warning.message) for warning in caught):  # in a projection
                 break
             scan.records.append(record)
             scan.fits.append(fit)
@@ -261,7 +255,7 @@ def _one_rank(
     whole: list[_Chain],
     parts: list[_Chain],
     options: ScanOptions,
-    bar: Bar,
+    bar: ProgressBar,
     *,
     sampled: bool,
 ) -> tuple[RankRecord, Factorisation]:
@@ -300,26 +294,29 @@ def _left_out_loss(chain: _Chain, loss: Loss) -> float:
     assert fit is not None
     assert X is not None
     xp = array_namespace(X)
-    model = xp.matmul(fit.project(X), fitted_atoms(fit).mT)
+    projected = fit.projection(X)
+    if projected.stopped:  # a projection returns its best instead of raising
+        raise KeyboardInterrupt
+    atoms = atoms_of(fit.factors, fit.core, fit.weights)
+    model = xp.matmul(projected.factors[0], atoms.mT)
     return _excess(loss, X, xp.reshape(model, tuple(X.shape)))
 
 
 def _excess(loss: Loss, X: Array, Y: Array) -> float:
-    """A sample's mean of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``."""
-    total = 0.0
-    for part in _losses(loss):
-        total += float(part.conjugate(X, array_namespace(X).zeros_like(X))[0])
-        bound = part.bind(X)
-        if isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
-            total += float(array_namespace(X).sum(bound.value_and_gradient(Y)[0]))
-        else:
-            assert isinstance(part, Wasserstein)
+    """
+    A sample's mean of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
+
+    Of a loss whose conjugate is not known, the mean of ``Phi(X, Y)``.
+    """
+    xp, total = array_namespace(X), 0.0
+    for part in losses_of(loss):
+        if isinstance(part, ConjugateLoss):
+            total += float(part.conjugate(X, xp.zeros_like(X))[0])
+        if isinstance(part, Wasserstein):
             total += float(wasserstein(X, Y, part, tol=1e-4).value)
+        else:
+            total += float(xp.sum(part.value_and_gradient(X, Y)[0]))
     return total / int(X.shape[0])
-
-
-def _losses(loss: Loss) -> tuple[Loss, ...]:
-    return loss.losses if isinstance(loss, LossSum) else (loss,)
 
 
 def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:

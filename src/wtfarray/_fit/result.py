@@ -1,36 +1,44 @@
-"""What a factorisation returns, and how it is kept on disk."""
+"""What a factorisation returns."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import array_namespace
+from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array, Device, Namespace
-from wtfarray._fit.storage import _describe, _rebuild, reading, to_dtype_name, write_atomically
+from wtfarray._arrays.validation import (
+    as_data,
+    common_namespace,
+    follow,
+    positive_integer,
+    positive_number,
+)
+from wtfarray._fit.driver import FitSolution
+from wtfarray._fit.journal import Record
+from wtfarray._fit.projection import project_samples
+from wtfarray._fit.specification import is_sampled
+from wtfarray._fit.storage import (
+    describe_loss,
+    reading,
+    rebuild_loss,
+    to_dtype_name,
+    write_atomically,
+)
 from wtfarray._losses.protocol import Loss
-from wtfarray._models.entropy import Constraint
+from wtfarray._models.entropy import Constraint, entropy_value
+from wtfarray._models.models import CPModel, atoms_of
 from wtfarray._models.tensor import cp_to_tensor, tucker_to_tensor
-
-
-@dataclass(frozen=True)
-class Record:
-    """One accepted step of a fit."""
-
-    time: float
-    """Seconds since the start."""
-    objective: float
-    gap: float
-    """What the objective can lack; balanced: an estimate, but in the last record."""
-    evaluations: int
-    """Of the inner problem, or of the block dual."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +62,7 @@ class Factorisation:
     dual: Array
     """The dual variable u of the (first) loss, of the shape of X."""
     loss: Loss
-    rho: tuple[float, ...]
+    rho: tuple[Any, ...]
     constraints: tuple[Constraint, ...]
     shape: tuple[int, ...] = field(default=())
     """Of the data."""
@@ -119,25 +127,148 @@ class Factorisation:
             weights = array_namespace(first).ones_like(first[0, :])
         return CPTensor((weights, list(self.factors)))
 
-    def project(self, X: Array, /, **options: Any) -> Array:
+    @classmethod
+    def of(cls, solution: FitSolution) -> Factorisation:
+        """The result of a fit."""
+        spec, blocks = solution.spec, solution.blocks
+        model = spec.model
+        return cls(
+            kind=spec.kind,
+            factors=blocks[: spec.modes],
+            core=None if isinstance(model, CPModel) else blocks[spec.modes],
+            weights=model.weights(blocks) if isinstance(model, CPModel) else None,
+            objective=solution.objective,
+            gap=solution.gap,
+            converged=solution.converged,
+            message=solution.message,
+            n_iter=solution.n_iter,
+            history=solution.history,
+            dual=solution.dual,
+            loss=spec.loss,
+            rho=spec.rho,
+            constraints=spec.constraints,
+            shape=tuple(spec.X.shape),
+            stopped=solution.reason.by_caller,
+        )
+
+    def project(
+        self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
+    ) -> Array:
         """
-        The sample factor of new data, all else held: a convex problem.
+        The coefficients of new samples: the first factor of `projection`.
 
         Parameters
         ----------
         X : array (n, ...)
             New samples along the first mode, otherwise of the shape of the fitted data.
-        **options
-            ``tol``, ``max_iter``, ``progress``.
+        tol, max_iter, progress
+            As for `projection`.
 
         Returns
         -------
         array (n, r)
             Coefficients of the new samples.
         """
-        from wtfarray._fit.projection import project
+        found, complaints = self._project(X, tol, max_iter, progress=progress)
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
+        return found.factors[0]
 
-        return project(self, X, **options)
+    def projection(
+        self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
+    ) -> Factorisation:
+        """
+        The model of new samples, everything but the first factor held: a convex problem.
+
+        Parameters
+        ----------
+        X : array (n, ...)
+            New samples along the first mode, otherwise of the shape of the fitted data.
+        tol : float
+            Stop when the objective falls by less than this, relatively.
+        max_iter : int
+            Iterations at most.
+        progress : bool
+            Show a progress bar (needs tqdm).
+
+        Returns
+        -------
+        Factorisation
+            With the coefficients of the new samples as ``factors[0]``, the other factors of this
+            fit, and the objective, gap and convergence of the projection.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import wtfarray as wtf
+        >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+        >>> loss = wtf.Wasserstein(wtf.grid_cost(12), eps=0.05, lam=10.0)
+        >>> fit = wtf.nmf(X[:6], 2, loss, rng=0)
+        >>> new = fit.projection(X[6:])
+        >>> new.factors[0].shape, new.converged
+        ((2, 2), True)
+        """
+        found, complaints = self._project(X, tol, max_iter, progress=progress)
+        for complaint in complaints:
+            warnings.warn(complaint, stacklevel=2)
+        return found
+
+    def _project(
+        self, X: Array, tol: float, max_iter: int, *, progress: bool
+    ) -> tuple[Factorisation, list[str]]:
+        """The projection, and what to warn of."""
+        xp = common_namespace(X=X)
+        X = as_data("X", X, xp)
+        sizes = ", ".join(map(str, self.shape[1:]))
+        if tuple(X.shape[1:]) != self.shape[1:]:
+            msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
+            raise ValueError(msg)
+        if not is_sampled(self.loss, self.shape):
+            msg = (
+                "the loss transports the first mode: expected a fit whose first mode counts samples"
+            )
+            raise ValueError(msg)
+        atoms = atoms_of(self.factors, self.core, self.weights)
+        atoms = follow("the fit", atoms, xp, X.dtype, device_of(X))
+        found = project_samples(
+            X,
+            atoms,
+            self.loss,
+            constraint=self.constraints[0],
+            rho=self.rho[0],
+            tol=positive_number("tol", tol),
+            max_iter=positive_integer("max_iter", max_iter),
+            progress=progress,
+        )
+        complaints = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
+        if not found.converged:
+            complaints.append(f"project: {found.message}")
+        return (
+            replace(
+                self,
+                factors=[found.coefficients, *self.factors[1:]],
+                objective=found.objective + self._entropy_of_atoms(),
+                gap=found.gap,
+                converged=found.converged,
+                message=found.message,
+                n_iter=found.n_iter,
+                history=found.history,
+                dual=found.dual,
+                shape=tuple(X.shape),
+                stopped=found.stopped,
+            ),
+            complaints,
+        )
+
+    def _entropy_of_atoms(self) -> float:
+        """``sum_k rho_k E(A_k)`` of all blocks but the first."""
+        blocks = list(self.factors)
+        if self.core is not None:
+            blocks.append(self.core)
+        elif self.weights is not None and len(self.rho) > len(self.factors):
+            blocks.append(self.weights / float(array_namespace(self.weights).sum(self.weights)))
+        pairs = zip(self.rho[1:], blocks[1:], strict=True)
+        return math.fsum(rho * float(entropy_value(b, array_namespace(b))) for rho, b in pairs)
 
     def save(self, path: str | os.PathLike[str], /) -> None:
         """
@@ -156,7 +287,7 @@ class Factorisation:
             block = getattr(self, name)
             if block is not None:
                 arrays[name] = to_host(block)
-        described, costs = _describe(self.loss)
+        described, costs = describe_loss(self.loss)
         arrays |= costs
         history = [[r.time, r.objective, r.gap, r.evaluations] for r in self.history]
         header = {
@@ -179,7 +310,12 @@ class Factorisation:
 
 
 def load(
-    path: str | os.PathLike[str], /, *, xp: Namespace | None = None, device: Device | None = None
+    path: str | os.PathLike[str],
+    /,
+    *,
+    loss: Loss | None = None,
+    xp: Namespace | None = None,
+    device: Device | None = None,
 ) -> Factorisation:
     """
     Read a fit that `Factorisation.save` wrote.
@@ -188,6 +324,8 @@ def load(
     ----------
     path : path
         The ``.npz`` file.
+    loss : Loss, optional
+        The loss of the fit, if it is one of your own: a file holds those of wtfarray only.
     xp, device
         Namespace and device of the arrays; NumPy when absent, whatever they were fitted with.
 
@@ -217,7 +355,7 @@ def load(
             n_iter=header["n_iter"],
             history=[Record(t, j, gap, int(n)) for t, j, gap, n in stored["history"].tolist()],
             dual=array("dual"),
-            loss=_rebuild(header["loss"], stored),
+            loss=rebuild_loss(header["loss"], stored, loss),
             rho=tuple(header["rho"]),
             constraints=tuple(header["constraints"]),
             shape=tuple(header["shape"]),

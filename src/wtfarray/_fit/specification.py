@@ -10,7 +10,7 @@ from typing import Literal
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.samples import per_sample
+from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
@@ -23,11 +23,13 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._losses.loss_sum import LossSum
+from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
+from wtfarray._losses.selection import terms_of
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, check_constraint
 from wtfarray._models.models import CPModel, Model, TuckerModel
+from wtfarray._solvers.objective import FactorisationProblem
 
 _COLUMNS: Constraint = "columns"
 Kind = Literal["cp", "tucker", "nmf"]
@@ -35,12 +37,12 @@ Weights = Literal["learned", "fixed"] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Setup:
+class Specification:
     """A checked factorisation problem; blocks are the factors, then the core or the weights."""
 
     kind: Kind
     X: Array
-    losses: tuple[Loss, ...]
+    loss: Loss
     model: Model
     shapes: tuple[tuple[int, ...], ...]
     constraints: tuple[Constraint, ...]
@@ -53,8 +55,24 @@ class Setup:
         """Number of factors."""
         return self.model.modes
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses that are added up."""
+        return losses_of(self.loss)
 
-def set_up(
+    def problem(self, batch: int | None = None) -> FactorisationProblem:
+        """The problem as a solver sees it; ``batch`` samples are processed at once."""
+        return FactorisationProblem(
+            model=self.model,
+            terms=terms_of(self.losses, self.X, self.sample_weight, batch),
+            rho=self.rho,
+            constraints=self.constraints,
+            free=self.free,
+            shape=tuple(self.X.shape),
+        )
+
+
+def specify(
     kind: Kind,
     X: Array,
     rank: int | Sequence[int],
@@ -65,22 +83,21 @@ def set_up(
     weights: Weights,
     fixed: Sequence[int],
     sample_weight: Array | None,
-) -> Setup:
+) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
     xp = common_namespace(X=X)
     X = as_data("X", X, xp)
-    instance_of("loss", loss, Loss, "one of the losses of wtfarray")
-    losses = loss.losses if isinstance(loss, LossSum) else (loss,)
+    instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
     sizes = _mode_sizes(kind, tuple(X.shape))
     ranks = _ranks(kind, rank, len(sizes))
-    sampled = is_sampled(losses, tuple(X.shape))
+    sampled = is_sampled(loss, tuple(X.shape))
     unit = sampled and _has_unit_samples(X)
     chosen = _constraints(kind, constraints, len(sizes), sampled=sampled, unit=unit)
     shapes: list[tuple[int, ...]] = list(zip(sizes, ranks, strict=True))
     model: Model
     if kind == "tucker":
         core = chosen[len(sizes)] if len(chosen) > len(sizes) else None
-        if constraints is None and not sampled and abs(float(xp.sum(X)) - 1.0) < 1e-6:
+        if constraints is None and not sampled and abs(float(xp.sum(X)) - 1.0) < mass_tolerance(X):
             core = "all"
         chosen = (*chosen[: len(sizes)], core)
         shapes.append(tuple(ranks))
@@ -101,16 +118,16 @@ def set_up(
     if len(held) == len(shapes):
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
         raise ValueError(msg)
-    return Setup(
-        kind,
-        X,
-        losses,
-        model,
-        tuple(shapes),
-        chosen,
-        _rho(rho, len(sizes), len(shapes)),
-        tuple(k for k in range(len(shapes)) if k not in held),
-        _sample_weight(sample_weight, X),
+    return Specification(
+        kind=kind,
+        X=X,
+        loss=loss,
+        model=model,
+        shapes=tuple(shapes),
+        constraints=chosen,
+        rho=_rho(rho, len(sizes), len(shapes)),
+        free=tuple(k for k in range(len(shapes)) if k not in held),
+        sample_weight=_sample_weight(sample_weight, X),
     )
 
 
@@ -133,17 +150,16 @@ def _ranks(kind: Kind, rank: int | Sequence[int], modes: int) -> tuple[int, ...]
     return tuple(positive_integer(f"rank[{k}]", r) for k, r in enumerate(rank))
 
 
-def is_sampled(losses: tuple[Loss, ...], shape: tuple[int, ...]) -> bool:
+def is_sampled(loss: Loss, shape: tuple[int, ...]) -> bool:
     """Whether the first mode counts samples in every loss, that is, is transported in none."""
     return not any(
-        isinstance(loss, Wasserstein) and 0 in loss.transported(shape) for loss in losses
+        isinstance(part, Wasserstein) and 0 in part.transported(shape) for part in losses_of(loss)
     )
 
 
 def _has_unit_samples(X: Array) -> bool:
     xp = array_namespace(X)
-    tolerance = 1e-6 if X.dtype == xp.float64 else 1e-3
-    return bool(xp.all(xp.abs(per_sample(X) - 1.0) <= tolerance))
+    return bool(xp.all(xp.abs(per_sample(X) - 1.0) <= mass_tolerance(X)))
 
 
 def _constraints(
@@ -154,7 +170,7 @@ def _constraints(
     sampled: bool,
     unit: bool,
 ) -> tuple[Constraint, ...]:
-    """One constraint a factor (Tucker: perhaps the core's last); the defaults conserve mass."""
+    """One constraint per factor (Tucker: perhaps the core's last); the defaults conserve mass."""
     if constraints is None:
         first: Constraint = "columns"
         if sampled:
@@ -168,7 +184,7 @@ def _constraints(
 
 
 def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, ...]:
-    """One weight a block; the core or the learned weights take the last."""
+    """One weight per block; the core or the learned weights take the last."""
     if not isinstance(rho, Sequence):
         return (positive_number("rho", rho),) * blocks
     if len(rho) not in (modes, blocks):

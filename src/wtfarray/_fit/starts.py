@@ -1,21 +1,74 @@
-"""Where a factorisation starts: random, multiplicative Kullback-Leibler, or non-negative SVD."""
+"""Where a fit starts: random, multiplicative Kullback-Leibler steps, non-negative SVD, given."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import coarsest_level, default_start, fit_levels
+from wtfarray._fit.given_factors import given_blocks
+from wtfarray._fit.specification import Specification
+from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._models.models import Model
 from wtfarray._models.tensor import unfold
+from wtfarray._solvers.stop_reason import StopReason
 
 FLOOR = 1e-8
 """Entries below this share of their group's mean start there: an exact 0 could never grow."""
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a fit begins."""
+
+    blocks: list[Array]
+    levels: tuple[float, ...]
+    """Of smoothing, to go through from there."""
+    ended: StopReason | None = None
+    """Why the fit is over already, if it is; then the blocks are those of the finest grid."""
+    curvature: dict[str, NDArray[np.float64]] | None = None
+    """What was found on a coarser grid."""
+
+
+def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
+    """The first blocks on the grid of the data itself, by a named method or as given."""
+    X = spec.X
+    xp = array_namespace(X)
+    if init is None:
+        init = default_start(float(xp.mean(xp.astype(X > 0, X.dtype))))
+    coarsest = max(
+        (
+            coarsest_level(loss.mean_cost(), loss.eps)
+            for loss in spec.losses
+            if isinstance(loss, Wasserstein)
+        ),
+        default=1.0,
+    )
+    if not isinstance(init, str):
+        blocks = [
+            feasible(b, c) if k in spec.free else b
+            for k, (b, c) in enumerate(zip(given_blocks(spec, init), spec.constraints, strict=True))
+        ]
+        return Start(blocks, fit_levels(None, coarsest))
+    blocks = random_blocks(spec.shapes, rng, X)
+    if init == "nnsvd":
+        matrix = xp.reshape(X, tuple(shape[0] for shape in spec.shapes[: spec.modes]))
+        for k in range(spec.modes):
+            blocks[k] = svd_factor(matrix, k, spec.shapes[k][1], rng)
+    blocks = [feasible(b, c) for b, c in zip(blocks, spec.constraints, strict=True)]
+    carriers = [k for k in spec.free if spec.constraints[k] is None]
+    blocks = scale_to_mass(spec.model, X, blocks, carriers)
+    if init == "kl":
+        blocks = kl_steps(spec.model, X, blocks, spec.constraints, spec.free)
+    return Start(blocks, fit_levels(init, coarsest))
 
 
 def random_blocks(

@@ -64,14 +64,16 @@ def reading(
     raise ValueError(msg)
 
 
-def _describe(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A loss as JSON, and its costs as arrays."""
+def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A loss as JSON, and its costs as arrays; of a loss of the caller's own only the name."""
     if isinstance(loss, LossSum):
-        parts = [_describe(part, f"{prefix}_{k}") for k, part in enumerate(loss.losses)]
+        parts = [describe_loss(part, f"{prefix}_{k}") for k, part in enumerate(loss.losses)]
         described = {"name": "LossSum", "losses": [part[0] for part in parts]}
         return described, {name: cost for part in parts for name, cost in part[1].items()}
-    if not isinstance(loss, Wasserstein):
+    if isinstance(loss, Frobenius | KullbackLeibler):
         return {"name": type(loss).__name__}, {}
+    if not isinstance(loss, Wasserstein):
+        return {"name": "own", "type": type(loss).__name__}, {}
     costs = {f"{prefix}_{k}": to_host(cost) for k, cost in enumerate(loss.costs)}
     lam = None if math.isinf(loss.lam) else loss.lam
     return {
@@ -83,8 +85,25 @@ def _describe(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[st
     }, costs
 
 
+def rebuild_loss(described: dict[str, Any], stored: Any, given: Loss | None) -> Loss:
+    """The loss that `describe_loss` described, or the one that the caller has to give."""
+    own = _own_type(described)
+    if (own is None) != (given is None):
+        expected = "None, the file holds its loss" if own is None else f"the {own} of the fit"
+        found = "None" if given is None else f"a {type(given).__name__}"
+        msg = f"loss is {found}: expected {expected}"
+        raise ValueError(msg)
+    return _rebuild(described, stored) if given is None else given
+
+
+def _own_type(described: dict[str, Any]) -> str | None:
+    """The type of the loss, or of a part of it, if it is the caller's own."""
+    if described["name"] == "LossSum":
+        return next(filter(None, map(_own_type, described["losses"])), None)
+    return described["type"] if described["name"] == "own" else None
+
+
 def _rebuild(described: dict[str, Any], stored: Any) -> Loss:
-    """The loss that `_describe` described."""
     name = described["name"]
     if name == "LossSum":
         return LossSum(*(_rebuild(part, stored) for part in described["losses"]))

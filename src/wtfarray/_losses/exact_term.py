@@ -2,49 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.samples import spread
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.frobenius import BoundFrobenius
-from wtfarray._losses.kullback_leibler import BoundKullbackLeibler
+from wtfarray._losses.protocol import Loss
 from wtfarray._losses.term import TermValue
 
 
 class ExactTerm:
-    """A loss that is known in closed form."""
+    """
+    A loss whose value and gradient need no inner problem.
 
-    def __init__(self, bound: BoundFrobenius | BoundKullbackLeibler, weights: Array | None) -> None:
-        self.bound = bound
+    Parameters
+    ----------
+    data : array
+        X.
+    value_and_gradient : callable
+        From the model tensor to the loss of each sample, (n_0,), and its gradient.
+    weights : array (n_0,), optional
+        Of the samples.
+    """
+
+    def __init__(
+        self,
+        data: Array,
+        value_and_gradient: Callable[[Array], tuple[Array, Array]],
+        weights: Array | None,
+    ) -> None:
         self.weights = weights
-        self.dual = array_namespace(bound.data).zeros_like(bound.data)
+        self.state = array_namespace(data).zeros_like(data)
         self.evaluations = 0
         self.scale = 0.0
+        self._value_and_gradient = value_and_gradient
 
     @property
-    def free(self) -> Array:
-        """The dual variable."""
-        return self.dual
+    def potential(self) -> Array:
+        """The gradient: here g = u."""
+        return self.state
 
-    def warm(self, g: Array) -> None:
+    def start_from(self, g: Array) -> None:
         """Nothing is iterated here."""
 
     def set_level(self, level: float) -> None:
         """Nothing is smoothed here."""
 
-    def forget(self) -> None:
+    def drop_history(self) -> None:
         """Nothing is remembered here."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:  # noqa: ARG002
         """The loss and its gradient."""
         xp = array_namespace(model)
         self.evaluations += 1
-        values, gradient = self.bound.value_and_gradient(model)
+        values, gradient = self._value_and_gradient(model)
         if self.weights is not None:
             values, gradient = values * self.weights, gradient * spread(self.weights, gradient)
-        self.dual = gradient
+        self.state = gradient
         return TermValue(float(xp.sum(values)), 0.0, 0.0, gradient, converged=True)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The same: there is no gap."""
         return self.evaluate(model, tolerance, max_iter)
+
+
+def checked_loss(loss: Loss, X: Array, *, weighted: bool) -> Callable[[Array], tuple[Array, Array]]:
+    """A loss of the caller's own as a function of the model; what it returns is checked."""
+    name = f"{type(loss).__name__}.value_and_gradient"
+
+    def value_and_gradient(model: Array) -> tuple[Array, Array]:
+        values, gradient = loss.value_and_gradient(X, model)
+        for what, array, shapes in (
+            ("values", values, [(X.shape[0],)] if weighted else [(X.shape[0],), ()]),
+            ("gradient", gradient, [tuple(X.shape)]),
+        ):
+            shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+            if shape is None or tuple(shape) not in shapes:
+                found = type(array).__name__ if shape is None else f"shape {tuple(shape)}"
+                expected = " or ".join(map(str, shapes))
+                msg = f"{name} returned {what} of {found}: expected an array of shape {expected}"
+                raise ValueError(msg)
+            if dtype != X.dtype:
+                msg = f"{name} returned {what} of dtype {dtype}: expected {X.dtype}, that of X"
+                raise ValueError(msg)
+        return values, gradient
+
+    return value_and_gradient

@@ -9,7 +9,8 @@ from wtfarray._arrays.samples import inner
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
-    as_dual,
+    as_potential,
+    check_shape,
     common_namespace,
     same_dtype,
 )
@@ -30,15 +31,22 @@ class Frobenius:
     """
 
     def bind(self, X: Array, /) -> BoundFrobenius:
-        """Check the data and tie the loss to them."""
+        """Check the data and bind the loss to them."""
         X = as_data("X", X, common_namespace(X=X))
         return BoundFrobenius(X, tuple(range(X.ndim)))
+
+    def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
+        """``|X - Y|^2 / 2`` of each sample along the first mode, (n_0,), and the gradient in Y."""
+        common_namespace(X=X, Y=Y)
+        bound = self.bind(X)
+        check_shape("Y", Y, tuple(X.shape))
+        return bound.value_and_gradient(same_dtype("Y", Y, "X", bound.data))
 
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """``<X, U> + |U|^2 / 2`` and its gradient ``X + U``."""
         xp = common_namespace(X=X, U=U)
         bound = self.bind(X)
-        u = same_dtype("U", as_dual("U", U, tuple(X.shape), xp), "X", bound.data)
+        u = same_dtype("U", as_potential("U", U, tuple(X.shape), xp), "X", bound.data)
         values, gradient = bound.conjugate(u)
         return xp.sum(values), gradient
 

@@ -1,4 +1,4 @@
-"""The loss of each sample with its slopes in both arguments, for automatic differentiation."""
+"""The loss of each sample with its gradients in both arguments, for automatic differentiation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.samples import unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_number
-from wtfarray._losses.protocol import unstack
-from wtfarray._losses.value import solve_transport
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._transport.potential import dual_of_free
-from wtfarray._transport.problem import FAR, TransportProblem
+from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.problem import TransportProblem
 
 REDUCTIONS = ("sum", "mean", "none")
 SECOND_DERIVATIVE = (
@@ -22,56 +21,57 @@ SECOND_DERIVATIVE = (
 
 
 def training_tolerance(tol: float | None, Y: Array) -> float:
-    """``tol``, or one that float32 reaches at every smoothing: a step of training needs no more."""
+    """``tol``, or a default that float32 can reach at every smoothing."""
     if tol is None:
         return 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-3
     return positive_number("tol", tol)
 
 
-def losses_and_slopes(
+def losses_and_gradients(
     X: Array, Y: Array, loss: Wasserstein, tol: float, max_iter: int
 ) -> tuple[Array, Array, Array]:
-    """The loss of each sample, in the shape of the sample modes, and its slopes in X and in Y."""
-    solution = solve_transport(X, Y, loss, tol=tol, max_iter=max_iter)
-    problem, shape = solution.problem, tuple(X.shape)
-    slope_X, slope_Y = slopes(problem, solution.Y, solution.g)
+    """The loss of each sample, in the shape of the sample modes; its gradients in X and in Y."""
+    problem, stacked = loss.bind_pair(X, Y)
+    solution = loss.solve(problem, stacked, tol=tol, max_iter=max_iter)
+    shape = tuple(X.shape)
+    gradient_X, gradient_Y = gradients_at(problem, solution.Y, solution.g)
     values = array_namespace(X).reshape(solution.values, sample_shape(loss, shape))
-    return values, unstack(problem, slope_X, shape), unstack(problem, slope_Y, shape)
+    return values, unstack(problem, gradient_X, shape), unstack(problem, gradient_Y, shape)
 
 
 def sample_shape(loss: Wasserstein, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The modes that are not transported."""
+    """The sizes of the modes that are not transported."""
     moved = loss.transported(shape)
     return tuple(n for k, n in enumerate(shape) if k not in moved)
 
 
-def slopes(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]:
+def gradients_at(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, Array]:
     """
-    Slopes in X and in Y of every sample, (N, ...), at the dual solution g.
+    Gradients in X and in Y of every sample, (N, ...), at the dual solution g.
 
-    The loss is ``max_u <u, Y> - Phi*(X, u)``, so that by the envelope theorem the slope in Y is
+    The loss is ``max_u <u, Y> - Phi*(X, u)``, so that by the envelope theorem the gradient in Y is
     u, and that in X is ``-dPhi*/dX = eps log(X / K f)``. Balanced, a constant may go from one to
-    the other; with ``<g, Y> = 0`` they are the slopes of ``Phi(X, Y <X, 1> / <Y, 1>)``.
+    the other; with ``<g, Y> = 0`` they are the gradients of ``Phi(X, Y <X, 1> / <Y, 1>)``.
 
-    Towards an entry of 0 both fall to -inf. What stands there is the slope at the smallest normal
-    number: a zero times it is 0, which is the limit of what passes through, say, a softmax. Where
-    the loss is infinite for all but 0 the slope is taken to be as large, and positive.
+    Towards an entry of 0 both fall to -inf. What stands there is the derivative at the smallest
+    normal number: a zero times it is 0, which is the limit of what passes through, say, a softmax.
+    Where the loss is infinite for all but 0 the derivative is taken to be as large, and positive.
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
     if not problem.conserves_mass:
-        g = xp.where(problem.reached, g, FAR * lam)
-    allowed = (Y > 0) | ~problem.reached
+        g = xp.where(problem.reachable, g, SATURATION * lam)
+    allowed = (Y > 0) | ~problem.reachable
     log_Kf = problem.kernel.log_apply(xp.where(allowed, g, -math.inf) * (1.0 / eps))
     least = float(xp.finfo(Y.dtype).smallest_normal)
-    slope_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
+    gradient_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
     # Where Y is 0: the solution of g/lam + log q = log(least), q = exp(g/eps) K^T a.
     log_back = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
     at_zero = (math.log(least) - log_back) * (1.0 / (1.0 / eps + 1.0 / lam))
-    u = dual_of_free(xp.where(allowed, g, at_zero), lam, xp)
-    if problem.closed is not None:
-        # Mass that has no way to Y, or balanced from X, would cost inf.
-        slope_X = xp.where(log_Kf > -math.inf, slope_X, -math.log(least) * eps)
+    u = dual_of_potential(xp.where(allowed, g, at_zero), lam, xp)
+    if problem.unreachable is not None:
+        # Mass that cannot reach Y, or balanced cannot come from X, would cost inf.
+        gradient_X = xp.where(log_Kf > -math.inf, gradient_X, -math.log(least) * eps)
         if problem.conserves_mass:
-            u = xp.where(problem.closed, -math.log(least) * eps, u)
-    return slope_X, u
+            u = xp.where(problem.unreachable, -math.log(least) * eps, u)
+    return gradient_X, u

@@ -11,13 +11,14 @@ from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
-    as_dual,
+    as_potential,
+    check_shape,
     common_namespace,
     refuse_where,
     same_dtype,
 )
 from wtfarray._models.entropy import kl_divergence
-from wtfarray._transport.potential import free_of_dual
+from wtfarray._transport.potential import potential_of_dual
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +38,24 @@ class KullbackLeibler:
     """
 
     def bind(self, X: Array, /) -> BoundKullbackLeibler:
-        """Check the data and tie the loss to them."""
+        """Check the data and bind the loss to them."""
         X = as_data("X", X, common_namespace(X=X))
         return BoundKullbackLeibler(X, tuple(range(X.ndim)))
+
+    def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
+        """``KL(X|Y)`` of each sample along the first mode, (n_0,), and the gradient in Y."""
+        common_namespace(X=X, Y=Y)
+        bound = self.bind(X)
+        check_shape("Y", Y, tuple(X.shape))
+        return bound.value_and_gradient(same_dtype("Y", Y, "X", bound.data))
 
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """``-<X, log(1 - U)>`` and its gradient ``X / (1 - U)``, for U below 1."""
         xp = common_namespace(X=X, U=U)
         bound = self.bind(X)
-        u = same_dtype("U", as_dual("U", U, tuple(X.shape), xp), "X", bound.data)
+        u = same_dtype("U", as_potential("U", U, tuple(X.shape), xp), "X", bound.data)
         refuse_where(u >= bound.lam, "U", u, "values below 1")
-        values, marginal = bound.conjugate(free_of_dual(u, bound.lam, xp))
+        values, marginal = bound.conjugate(potential_of_dual(u, bound.lam, xp))
         return xp.sum(values), marginal / (1.0 - u)
 
 

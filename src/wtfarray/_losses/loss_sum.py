@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import (
-    instance_of,
-)
-from wtfarray._losses.protocol import BoundLoss, Loss
+from wtfarray._arrays.validation import common_namespace, instance_of
+from wtfarray._losses.protocol import Loss
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -46,16 +44,19 @@ class LossSum:
             instance_of(f"losses[{k}]", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
         object.__setattr__(self, "losses", tuple(losses))
 
-    def bind(self, X: Array, /) -> BoundLoss:  # noqa: ARG002
-        """A sum has no conjugate in closed form: refuse."""
-        raise TypeError(_NO_CONJUGATE)
+    def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
+        """The sums of the losses and of their gradients."""
+        xp = common_namespace(X=X, Y=Y)
+        parts = [loss.value_and_gradient(X, Y) for loss in self.losses]
+        values = [value for value, _ in parts]
+        if any(value.ndim == 0 for value in values):
+            values = [xp.sum(value) for value in values]
+        value, gradient = values[0], parts[0][1]
+        for other, (_, other_gradient) in zip(values[1:], parts[1:], strict=True):
+            value, gradient = value + other, gradient + other_gradient
+        return value, gradient
 
-    def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:  # noqa: ARG002
-        """A sum has no conjugate in closed form: refuse."""
-        raise TypeError(_NO_CONJUGATE)
 
-
-_NO_CONJUGATE = (
-    "loss is a LossSum, whose conjugate has no closed form: expected a single loss, or a fit with "
-    "solver='envelope'"
-)
+def losses_of(loss: Loss) -> tuple[Loss, ...]:
+    """The losses of a sum, or a single one."""
+    return loss.losses if isinstance(loss, LossSum) else (loss,)

@@ -1,25 +1,59 @@
-"""The losses: smoothed Wasserstein, and Frobenius and Kullback-Leibler behind the same protocol."""
+"""What a loss is to a fit, and what a loss with a known conjugate is to the block duals."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import (
-    refuse_where,
-)
-from wtfarray._transport.components import islands_of
-from wtfarray._transport.problem import TransportProblem
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """
+    A loss between data X and a model tensor Y, which fits minimise.
+
+    `Wasserstein`, `Frobenius`, `KullbackLeibler` and `LossSum` are losses, and so is any object
+    with this one method. Fits with a loss of your own use the solver "envelope".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> class PseudoHuber:
+    ...     def value_and_gradient(self, X, Y):
+    ...         rest = Y - X
+    ...         root = np.sqrt(1.0 + rest**2)
+    ...         return np.sum(root - 1.0, axis=1), rest / root
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+    >>> fit = wtf.nmf(X, 2, PseudoHuber(), rho=1e-4, rng=0)
+    >>> fit.converged
+    True
+    """
+
+    def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
+        """
+        The loss and its gradient in Y.
+
+        Parameters
+        ----------
+        X, Y : array (n_0, ..., n_{d-1})
+            Non-negative data and model, of one library, dtype and device.
+
+        Returns
+        -------
+        values : array (n_0,) or ()
+            The loss of each sample along the first mode, or their sum if it is no sum over samples.
+        gradient : array (n_0, ..., n_{d-1})
+            The derivative of the sum of the values in Y.
+        """
 
 
 class BoundLoss(Protocol):
     """
     A loss with its data, as the block duals see it.
 
-    Everything is a stack (N, m_1, ..., m_t) of N samples, and the dual variable is the free ``g``
-    with ``u = -lam expm1(-g/lam)`` (``u = g`` for infinite ``lam``).
+    Everything is a stack (N, m_1, ..., m_t) of N samples, in the potential ``g`` with
+    ``u = -lam expm1(-g/lam)`` (``u = g`` for infinite ``lam``).
     """
 
     @property
@@ -49,41 +83,11 @@ class BoundLoss(Protocol):
 
 
 @runtime_checkable
-class Loss(Protocol):
-    """What a factorisation needs of a loss."""
+class ConjugateLoss(Loss, Protocol):
+    """A loss whose Legendre transform is known in closed form: it has block duals."""
 
     def bind(self, X: Array, /) -> BoundLoss:
-        """Check the data and tie the loss to them."""
+        """Check the data and bind the loss to them."""
 
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """``Phi*(X, U)`` and its gradient in U."""
-
-
-def stack(bound: BoundLoss, tensor: Array) -> Array:
-    """Bring a tensor in the modes of the data into the layout of the bound loss."""
-    xp = array_namespace(tensor)
-    return xp.reshape(xp.permute_dims(tensor, bound.order), tuple(bound.data.shape))
-
-
-def unstack(bound: BoundLoss, stacked: Array, shape: tuple[int, ...]) -> Array:
-    """Undo `stack` for data of the given shape."""
-    xp = array_namespace(stacked)
-    inverse = tuple(sorted(range(len(bound.order)), key=lambda k: bound.order[k]))
-    return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
-
-
-def refuse_islands(bound: BoundLoss) -> None:
-    """Refuse balanced transport for a model if mass cannot go everywhere: it would be infinite."""
-    if not isinstance(bound, TransportProblem) or not bound.conserves_mass or bound.closed is None:
-        return
-    if islands_of(bound.kernel.costs) is not None:
-        msg = (
-            "loss is balanced (lam = inf) and its infinite costs part the bins into islands, on "
-            "each of which a model would have to weigh what X does: expected ways of finite cost "
-            "between all bins, or a finite lam"
-        )
-        raise ValueError(msg)
-    expected = (
-        "mass from where every bin of its sample is reached at a finite cost, or a finite lam"
-    )
-    refuse_where(bound.closed, "X, its transported modes last,", bound.data, expected)

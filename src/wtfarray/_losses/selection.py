@@ -7,54 +7,53 @@ from collections.abc import Sequence
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.exact_term import ExactTerm
-from wtfarray._losses.frobenius import BoundFrobenius
-from wtfarray._losses.kullback_leibler import BoundKullbackLeibler
-from wtfarray._losses.protocol import BoundLoss, Loss, refuse_islands
+from wtfarray._losses.exact_term import ExactTerm, checked_loss
+from wtfarray._losses.frobenius import Frobenius
+from wtfarray._losses.kullback_leibler import KullbackLeibler
+from wtfarray._losses.protocol import BoundLoss, Loss
 from wtfarray._losses.sparse_samples import SparseSamplesTerm, has_sparse_samples
-from wtfarray._losses.sparse_tensor import SourceTerm, is_sparse
+from wtfarray._losses.sparse_tensor import SparseTensorTerm, is_sparse_tensor
 from wtfarray._losses.term import Term
 from wtfarray._losses.transport_term import TransportTerm
-from wtfarray._transport.newton import has_few_bins
-from wtfarray._transport.problem import TransportProblem
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.feasibility import refuse_unreachable
+from wtfarray._transport.inner_solver import has_distant_bins
 
 
 def terms_of(
     losses: Sequence[Loss], X: Array, sample_weight: Array | None, batch: int | None
 ) -> list[Term]:
-    """Tie the losses to the data, for an outer solver."""
-    terms: list[Term] = []
-    for loss in losses:
+    """Bind the losses to the data, for a solver."""
+    return [_term(loss, X, sample_weight, batch) for loss in losses]
+
+
+def _term(loss: Loss, X: Array, sample_weight: Array | None, batch: int | None) -> Term:
+    if isinstance(loss, Wasserstein):
+        return _transport_term(loss, X, sample_weight, batch)
+    if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind(X)
-        refuse_islands(bound)
-        weights = None if sample_weight is None else _weights_of(bound, sample_weight, X.shape[0])
-        if (
-            isinstance(bound, TransportProblem)
-            and weights is None
-            and not has_few_bins(bound)
-            and is_sparse(bound)
-        ):
-            terms.append(SourceTerm(bound, tuple(X.shape)))
-        elif (
-            isinstance(bound, TransportProblem)
-            and weights is None
-            and batch is None
-            and has_sparse_samples(bound)
-        ):
-            terms.append(SparseSamplesTerm(bound, tuple(X.shape)))
-        elif isinstance(bound, TransportProblem):
-            terms.append(TransportTerm(bound, tuple(X.shape), weights, batch))
-        elif isinstance(bound, (BoundFrobenius, BoundKullbackLeibler)):
-            terms.append(ExactTerm(bound, weights))
-        else:
-            msg = (
-                f"loss is a {type(loss).__name__}: expected Wasserstein, Frobenius, KullbackLeibler"
-            )
-            raise TypeError(msg)
-    return terms
+        return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)
+    own = checked_loss(loss, X, weighted=sample_weight is not None)
+    return ExactTerm(X, own, sample_weight)
 
 
-def _weights_of(bound: BoundLoss, sample_weight: Array, n: int) -> Array:
+def _transport_term(
+    loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None
+) -> Term:
+    """Sparse data are solved on their support, all others by the potential of every bin."""
+    problem, shape = loss.bind(X), tuple(X.shape)
+    refuse_unreachable(problem)
+    if sample_weight is None and not has_distant_bins(problem) and is_sparse_tensor(problem):
+        return SparseTensorTerm(problem, shape)
+    if sample_weight is None and batch is None and has_sparse_samples(problem):
+        return SparseSamplesTerm(problem, shape)
+    weights = None
+    if sample_weight is not None:
+        weights = _weights_of_samples(problem, sample_weight, X.shape[0])
+    return TransportTerm(problem, shape, weights, batch)
+
+
+def _weights_of_samples(bound: BoundLoss, sample_weight: Array, n: int) -> Array:
     """One weight for each sample of a stack, from one for each index of the first mode."""
     xp = array_namespace(sample_weight)
     samples = bound.data.shape[0]

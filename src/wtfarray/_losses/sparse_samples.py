@@ -1,9 +1,9 @@
 """
-The inner problem from the side of the data, for many sparse samples along one mode.
+A Wasserstein loss of many sparse samples along one mode, solved on their supports.
 
-A fibre of a sparse tensor holds a few points, so ``log a`` is a few numbers a sample, and Newton's
-method finds them in some steps where fixed-point iterations creep. The empty samples, most of them,
-cost ``lam <Y, 1>``.
+A fibre of a sparse tensor holds a few points, so ``log a`` is a few numbers per sample, and
+Newton's method finds them in a few steps where fixed-point iterations are slow. The empty samples,
+most of them, cost ``lam <Y, 1>``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, per_sample, spread
+from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.protocol import stack, unstack
-from wtfarray._losses.sparse_tensor import SPARSE
-from wtfarray._losses.term import TermValue
+from wtfarray._dispatch import solves_on_sample_supports
+from wtfarray._losses.term import TermValue, tightened
 from wtfarray._transport.kernels import logsumexp
-from wtfarray._transport.potential import dual_of_free
+from wtfarray._transport.potential import dual_of_potential
 from wtfarray._transport.problem import TransportProblem
 
-MOST = 32
-"""Points of a sample at most: every step solves a dense system of that size."""
 NEAR = 2.0
 """Newton's step is tried where no marginal is off by more than this, in logarithms."""
 
@@ -35,16 +32,20 @@ def has_sparse_samples(problem: TransportProblem) -> bool:
     """
     Whether a problem is many samples of few points each, semi-unbalanced along one mode.
 
-    A filled sample takes as many arrays of its size as the fullest has points: they must be few in
-    all. And lam is no less than eps, or zeros of Y, taken as the smallest number, would show.
+    And lam is no less than eps, or zeros of Y, taken as the smallest number, would show.
     """
     if problem.conserves_mass or len(problem.kernel.costs) != 1 or problem.data.shape[0] == 1:
         return False
-    if problem.lam < problem.kernel.eps or not problem.kernel.is_open:
+    if problem.lam < problem.kernel.eps or not problem.kernel.all_finite:
         return False
     points = (to_host(problem.data) > 0).sum(1)
-    sparse = points.sum() < SPARSE * math.prod(problem.data.shape) and 0 < points.max() <= MOST
-    return bool(sparse and (points > 0).sum() * points.max() <= 4 * points.size)
+    return solves_on_sample_supports(
+        samples=points.size,
+        filled=int((points > 0).sum()),
+        points=int(points.sum()),
+        most_points=int(points.max()),
+        entries=math.prod(problem.data.shape),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class _State:
 
 class SparseSamplesTerm:
     """
-    A Wasserstein loss of sparse samples; its dual variable is ``log a`` on their points, (F, s).
+    A Wasserstein loss of sparse samples; its state is ``log a`` on their points, (F, s).
 
     With ``k = lam/(lam + eps)`` the best b for a is ``(Y/K^T a)^k``, which leaves the concave
     ``<eps log a, x> - (lam + eps) <q, 1>`` in a, ``q = Y^k (K^T a)^(1-k)``. In ``eps log a`` its
@@ -100,8 +101,8 @@ class SparseSamplesTerm:
         place[filled] = np.arange(filled.size)
         self._filled = xp.asarray(filled, device=device_of(problem.data))
         self._place = xp.asarray(place, device=device_of(problem.data))
-        self.dual = xp.zeros_like(self._x)
-        self.free = xp.zeros_like(problem.data)
+        self.state = xp.zeros_like(self._x)
+        self.potential = xp.zeros_like(problem.data)
         self._eps = problem.kernel.eps
         self.set_level(1.0)
 
@@ -109,7 +110,7 @@ class SparseSamplesTerm:
         """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
         xp = array_namespace(self._x)
         before, self._eps = self._eps, self.problem.kernel.eps * level
-        self.dual = self.dual * (before / self._eps)
+        self.state = self.state * (before / self._eps)
         some = TransportProblem.of(
             xp.take(self.problem.data, self._filled, axis=0),
             self.problem.kernel,
@@ -119,22 +120,22 @@ class SparseSamplesTerm:
         self._some = some if level == 1.0 else some.at_eps(self._eps)
         self._log_K = self._cost * (-1.0 / self._eps)
 
-    def warm(self, g: Array) -> None:
+    def start_from(self, g: Array) -> None:
         """Start from a guess of g, stacked."""
         xp = array_namespace(g)
-        self.free = g
+        self.potential = g
         h = xp.take(g, self._filled, axis=0) * (1.0 / self._eps)
-        self.dual = self._log_x - logsumexp(self._log_K + h[:, None, :], 2, xp)
+        self.state = self._log_x - logsumexp(self._log_K + h[:, None, :], 2, xp)
 
-    def forget(self) -> None:
-        """There is nothing to drop but log a."""
+    def drop_history(self) -> None:
+        """Nothing is remembered but the state."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Newton's steps until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         Y, h, error, done = self._solve(model, tolerance, max_iter)
         g = h * self._eps
-        u = dual_of_free(g, self.problem.lam, xp)
+        u = dual_of_potential(g, self.problem.lam, xp)
         some = xp.take(Y, self._filled, axis=0)
         log_Kb = logsumexp(self._log_K + h[:, None, :], 2, xp)
         conjugate = inner(self._x, log_Kb) * self._eps + self._some.constant
@@ -144,18 +145,17 @@ class SparseSamplesTerm:
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Newton's steps until the duality gap is below the tolerance."""
         xp = array_namespace(model)
-        allowed, left = 1e-2 * tolerance, max_iter
-        while True:
+
+        def attempt(error: float, iterations: int) -> tuple[TermValue, float, float, int]:
             before = self.evaluations
-            Y, h, error, _ = self._solve(model, allowed, min(100, left))
-            left -= self.evaluations - before
+            Y, h, found, _ = self._solve(model, error, iterations)
             some = xp.take(Y, self._filled, axis=0)
             values, gaps, u = self._some.bounds(h * self._eps, some)
             gap = float(xp.sum(gaps))
-            if gap <= tolerance or left <= 0:
-                break
-            allowed = min(allowed, error) * 0.1
-        return self._value(Y, u, values, gap, gap, h * self._eps, converged=gap <= tolerance)
+            result = self._value(Y, u, values, gap, gap, h * self._eps, converged=gap <= tolerance)
+            return result, gap, found, self.evaluations - before
+
+        return tightened(attempt, tolerance, max_iter)
 
     def _value(
         self,
@@ -174,7 +174,7 @@ class SparseSamplesTerm:
         total = per_sample(Y)
         empty = xp.sum(total) - xp.sum(xp.take(total, self._filled))
         u = xp.take(xp.concat([u, xp.full_like(u[:1, :], lam)]), self._place, axis=0)
-        self.free = xp.take(xp.concat([g, xp.zeros_like(g[:1, :])]), self._place, axis=0)
+        self.potential = xp.take(xp.concat([g, xp.zeros_like(g[:1, :])]), self._place, axis=0)
         value = float(xp.sum(values)) + lam * float(empty)
         return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
 
@@ -187,7 +187,7 @@ class SparseSamplesTerm:
         least = float(xp.finfo(Y.dtype).smallest_normal)
         log_Y = xp.log(xp.maximum(xp.take(Y, self._filled, axis=0), least))
         k = self.problem.lam / (self.problem.lam + self._eps)
-        state = self._state(self.dual, log_Y, k)
+        state = self._state(self.state, log_Y, k)
         for n in range(1, max_iter + 1):
             off = xp.where(self._real, self._log_x - xp.log(xp.maximum(state.first, least)), 0.0)
             rest = self._x - xp.where(self._real, state.first, 0.0)
@@ -201,7 +201,7 @@ class SparseSamplesTerm:
             if done or n == max_iter:
                 break
             state = self._search(state, step, gain, off, log_Y, k)
-        self.dual = state.log_a
+        self.state = state.log_a
         return Y, (log_Y - state.log_s) * k, error, done
 
     def _state(self, log_a: Array, log_Y: Array, k: float) -> _State:

@@ -1,5 +1,5 @@
 """
-The inner problem from the side of the data, for sparse data of which all modes are transported.
+A Wasserstein loss of sparse data of which all modes are transported, solved on their support.
 
 The iterates are ``log a`` on the support of X, a few numbers where g has one for every bin:
 ``log b = lam/(lam + eps) (log Y - log K^T a)``, ``a = X / K b``, and ``g = eps log b``.
@@ -12,17 +12,15 @@ import math
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, per_sample
+from wtfarray._arrays.samples import inner, per_sample, stack, unstack
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.protocol import stack, unstack
-from wtfarray._losses.term import TermValue
+from wtfarray._dispatch import solves_on_support
+from wtfarray._losses.term import TermValue, tightened
 from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.anderson import Secants
-from wtfarray._transport.potential import dual_of_free
-from wtfarray._transport.problem import FAR, TransportProblem
+from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.problem import TransportProblem
 
-SPARSE = 0.05
-"""Data with a smaller share of positive entries than this are taken from the side of the data."""
 CAUTION = 0.03
 """How far below the tolerance the estimated error has to be.
 
@@ -31,16 +29,17 @@ and the estimate is too small by a factor of some tens.
 """
 
 
-def is_sparse(problem: TransportProblem) -> bool:
+def is_sparse_tensor(problem: TransportProblem) -> bool:
     """Whether a problem is one sample with few positive entries."""
     xp = array_namespace(problem.data)
     if problem.data.shape[0] != 1:
         return False
-    return float(xp.mean(xp.astype(problem.data > 0, problem.data.dtype))) < SPARSE
+    share = float(xp.mean(xp.astype(problem.data > 0, problem.data.dtype)))
+    return solves_on_support(problem.data.shape[0], share)
 
 
-class SourceTerm:
-    """A Wasserstein loss of sparse data; its dual variable is ``log a`` on the support, (1, s)."""
+class SparseTensorTerm:
+    """A Wasserstein loss of sparse data; its state is ``log a`` on the support, (1, s)."""
 
     def __init__(self, problem: TransportProblem, shape: tuple[int, ...], memory: int = 30) -> None:
         xp = array_namespace(problem.data)
@@ -57,27 +56,27 @@ class SourceTerm:
         self._place = xp.where(flat > 0, places, self._support.shape[0])
         self._memory = max(1, min(memory, self._x.shape[1] // 2))
         self._at_level = problem
-        self.dual = xp.zeros_like(self._x)
-        self.free = xp.zeros_like(problem.data)
-        self.forget()
+        self.state = xp.zeros_like(self._x)
+        self.potential = xp.zeros_like(problem.data)
+        self.drop_history()
 
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
         eps = self.problem.kernel.eps * level
-        self.dual = self.dual * (self._at_level.kernel.eps / eps)
+        self.state = self.state * (self._at_level.kernel.eps / eps)
         self._at_level = self.problem if level == 1.0 else self.problem.at_eps(eps)
-        self.forget()
+        self.drop_history()
 
-    def warm(self, g: Array) -> None:
+    def start_from(self, g: Array) -> None:
         """Start from a guess of g, stacked."""
-        self.free = g
-        self.dual = self._log_x - self._log_forth(g * (1.0 / self._at_level.kernel.eps))
+        self.potential = g
+        self.state = self._log_x - self._log_forth(g * (1.0 / self._at_level.kernel.eps))
 
-    def forget(self) -> None:
+    def drop_history(self) -> None:
         """Drop the secants."""
         kernel = self._at_level.kernel
-        reach = 3.0 * kernel.longest_way() / kernel.eps
-        self._secants = Secants(self._memory, self._x, reach)
+        max_step = 3.0 * kernel.potential_range() / kernel.eps
+        self._secants = Secants(self._memory, self._x, max_step)
         self._safe_back = self._safe_forth = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
@@ -87,8 +86,8 @@ class SourceTerm:
         Y = stack(problem, model)
         mass = float(xp.sum(problem.mass))
         log_Y = self._log(Y)
-        last, before, plain = None, math.inf, self.dual
-        log_a = self.dual
+        last, before, plain = None, math.inf, self.state
+        log_a = self.state
         for n in range(1, max_iter + 1):
             log_a, h, log_Kb = self._cycle(log_a, log_Y)
             self.evaluations += 1
@@ -109,13 +108,13 @@ class SourceTerm:
             last, before = (log_a, residual), math.inf if worse else size
             if worse:
                 self._secants.forget(xp.ones_like(residual[:, 0], dtype=xp.bool))
-            self.dual = plain if worse else log_a + step
+            self.state = plain if worse else log_a + step
             plain = log_a + residual
             if done or n == max_iter:
                 break
-            log_a = self.dual
-        self.free = g = self._free(h)
-        u = dual_of_free(g, problem.lam, xp)
+            log_a = self.state
+        self.potential = g = self._free(h)
+        u = dual_of_potential(g, problem.lam, xp)
         value = self._value(u, Y, log_Kb)
         gradient = unstack(problem, u, self.shape)
         return TermValue(float(value[0]), error, error, gradient, done)
@@ -124,18 +123,16 @@ class SourceTerm:
         """Solve the inner problem until its duality gap is below the tolerance."""
         problem = self._at_level
         Y = stack(problem, model)
-        # The gap is some hundred times the error: go on until it is small as well.
-        allowed, left = 1e-2 * tolerance, max_iter
-        while True:
+
+        def attempt(error: float, iterations: int) -> tuple[TermValue, float, float, int]:
             before = self.evaluations
-            found = self.evaluate(model, allowed, min(100, left))
-            left -= self.evaluations - before
+            found = self.evaluate(model, error, iterations)
             value, gap, u = self._bounds(Y)
-            if gap <= tolerance or left <= 0:
-                break
-            allowed = min(allowed, found.error) * 0.1
-        gradient = unstack(problem, u, self.shape)
-        return TermValue(value, gap, gap, gradient, gap <= tolerance)
+            gradient = unstack(problem, u, self.shape)
+            result = TermValue(value, gap, gap, gradient, gap <= tolerance)
+            return result, gap, found.error, self.evaluations - before
+
+        return tightened(attempt, tolerance, max_iter)
 
     def _bounds(self, Y: Array) -> tuple[float, float, Array]:
         """
@@ -147,14 +144,14 @@ class SourceTerm:
         """
         xp = array_namespace(Y)
         problem = self._at_level
-        log_a, h, log_Kb = self._cycle(self.dual, self._log(Y))
+        log_a, h, log_Kb = self._cycle(self.state, self._log(Y))
         g = self._free(h)
         if problem.conserves_mass:
             value, gap, u = problem.bounds(g, Y)
         else:
-            u = dual_of_free(g, problem.lam, xp)
+            u = dual_of_potential(g, problem.lam, xp)
             value = self._value(u, Y, log_Kb)
-            u = xp.where((Y > 0) | ~problem.reached, u, -math.inf)
+            u = xp.where((Y > 0) | ~problem.reachable, u, -math.inf)
             gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))
             gap = gap * problem.lam
         return float(value[0]), float(gap[0]), u
@@ -187,7 +184,7 @@ class SourceTerm:
             top = xp.max(log_a)
             dense = self._scatter(xp.exp(log_a - top), 0.0, log_Y)
             back = kernel.apply_adjoint(dense)
-            fine = back >= self._at_level.threshold
+            fine = back >= self._at_level.plain_range.threshold
             if bool(xp.all(fine | (log_Y == -math.inf))):
                 return xp.log(xp.where(fine, back, 1.0)) + top
             self._safe_back = True
@@ -201,7 +198,7 @@ class SourceTerm:
         if not self._safe_forth:
             top = xp.max(h)
             found = self._gather(kernel.apply(xp.exp(h - top)))
-            if bool(xp.all(found >= self._at_level.threshold)):
+            if bool(xp.all(found >= self._at_level.plain_range.threshold)):
                 return xp.log(found) + top
             self._safe_forth = True
         return self._gather(kernel.log_apply(h))
@@ -218,13 +215,13 @@ class SourceTerm:
     def _log(self, Y: Array) -> Array:
         """``log Y``, -inf where nothing can arrive."""
         xp = array_namespace(Y)
-        live = (Y > 0) & self.problem.reached
+        live = (Y > 0) & self.problem.reachable
         return xp.where(live, xp.log(xp.where(live, Y, 1.0)), -math.inf)
 
     def _free(self, h: Array) -> Array:
-        """The free dual variable: where no mass can go, ``u = lam``."""
+        """The potential; where no mass can arrive, ``u = lam``."""
         problem = self._at_level
         g = h * problem.kernel.eps
-        if problem.closed is None or problem.conserves_mass:
+        if problem.unreachable is None or problem.conserves_mass:
             return g
-        return array_namespace(g).where(problem.closed, FAR * problem.lam, g)
+        return array_namespace(g).where(problem.unreachable, SATURATION * problem.lam, g)

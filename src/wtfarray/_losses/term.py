@@ -1,11 +1,14 @@
-"""What an outer solver asks of a loss: its value and gradient at one model tensor after another."""
+"""What a solver asks of a loss: its value and gradient at one model tensor after another."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wtfarray._arrays.typing import Array
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +29,15 @@ class TermValue:
 class Term(Protocol):
     """One loss of the sum that is minimised."""
 
-    dual: Array
+    state: Array
     """Where the inner problem stands: set it back to return to an earlier model."""
 
     @property
-    def free(self) -> Array:
-        """The free dual variable g of the last model, stacked."""
+    def potential(self) -> Array:
+        """The potential g of the last model, stacked."""
 
-    def warm(self, g: Array) -> None:
-        """Start from a guess of g, stacked."""
+    def start_from(self, g: Array) -> None:
+        """Start from a guess of the potential, stacked."""
 
     @property
     def evaluations(self) -> int:
@@ -42,16 +45,36 @@ class Term(Protocol):
 
     @property
     def scale(self) -> float:
-        """What a loss may lack without being noticed: eps times the mass."""
+        """An error of the loss that does not matter: eps times the mass."""
 
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing."""
 
-    def forget(self) -> None:
-        """Drop all memory but the dual variable."""
+    def drop_history(self) -> None:
+        """Forget everything but the state."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
+
+
+def tightened(
+    attempt: Callable[[float, int], tuple[Result, float, float, int]],
+    tolerance: float,
+    max_iter: int,
+) -> Result:
+    """
+    Solve more and more tightly until the duality gap is below the tolerance.
+
+    ``attempt(error, iterations)`` solves to an estimated error, which is some hundred times smaller
+    than the gap. It returns the result, its gap, its error and the iterations that were used.
+    """
+    allowed, left = 1e-2 * tolerance, max_iter
+    while True:
+        result, gap, error, used = attempt(allowed, min(100, left))
+        left -= used
+        if gap <= tolerance or left <= 0:
+            return result
+        allowed = min(allowed, error) * 0.1

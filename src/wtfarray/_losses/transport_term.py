@@ -1,4 +1,4 @@
-"""The loss of a model tensor and its gradient, as an outer solver asks for them again and again."""
+"""A Wasserstein loss as a solver evaluates it, by its inner problem."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, slices_of, spread
+from wtfarray._arrays.samples import inner, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.protocol import stack, unstack
+from wtfarray._dispatch import batch_size
 from wtfarray._losses.term import TermValue
-from wtfarray._transport.inner_solver import InnerSolver, Iterate, solve_to_gap
-from wtfarray._transport.newton import inner_solver
-from wtfarray._transport.potential import dual_of_free
+from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
+from wtfarray._transport.iterate import InnerSolver, Iterate
+from wtfarray._transport.potential import dual_of_potential
 from wtfarray._transport.problem import TransportProblem
-
-PARTS, SMALL = 4, 2**20
-"""Samples are taken in so many parts, of at least so many entries: temporaries are smaller then."""
 
 
 class TransportTerm:
@@ -36,26 +33,25 @@ class TransportTerm:
         self.shape = shape
         self.weights = weights
         xp = array_namespace(problem.data)
-        self.dual = xp.zeros_like(problem.data)
+        self.state = xp.zeros_like(problem.data)
         self.scale = problem.kernel.eps * float(self._sum(problem.mass))
         samples = problem.data.shape[0]
         self._remembers = batch is None
         if batch is None:
-            parts = min(PARTS, math.prod(problem.data.shape) // SMALL)
-            batch = math.ceil(samples / max(1, parts))
+            batch = batch_size(samples, math.prod(problem.data.shape))
         self._slices = slices_of(samples, batch)
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._latest: Array | None = None
-        self._goes_on = False
-        """Whether the solvers ended last at the dual variable that they start from."""
+        self._continues = False
+        """Whether the solvers ended last at the potential that they start from."""
         self._evaluations = 0
         """Of the inner problem, once for every sample."""
 
     @property
-    def free(self) -> Array:
-        """The free dual variable g, stacked."""
-        return self.dual
+    def potential(self) -> Array:
+        """The potential g, stacked."""
+        return self.state
 
     @property
     def evaluations(self) -> int:
@@ -63,25 +59,25 @@ class TransportTerm:
         samples: int = self.problem.data.shape[0]
         return math.ceil(self._evaluations / samples)
 
-    def charge(self, evaluations: int) -> None:
+    def count_evaluations(self, evaluations: int) -> None:
         """Count evaluations of all samples that were made elsewhere."""
         self._evaluations += evaluations * self.problem.data.shape[0]
 
-    def warm(self, g: Array) -> None:
-        """Start from a guess of g."""
-        self.dual = g
+    def start_from(self, g: Array) -> None:
+        """Start from a guess of the potential."""
+        self.state = g
 
     def set_level(self, level: float) -> None:
         """Go on with ``level`` times the smoothing; g has the units of the cost and stays."""
         self._level = level
-        self.forget()
+        self.drop_history()
 
-    def forget(self) -> None:
+    def drop_history(self) -> None:
         """Drop the secants."""
         self._solvers = [None] * len(self._slices)
 
     def _solver(self, k: int) -> InnerSolver:
-        """The solver of one batch, at the present level and dual variable."""
+        """The solver of one batch, at the present level and potential."""
         solver = self._solvers[k]
         if solver is None:
             problem = self.problem
@@ -90,11 +86,11 @@ class TransportTerm:
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
             weights = None if self.weights is None else self.weights[self._slices[k]]
-            solver = inner_solver(problem, self.dual, weights)
+            solver = inner_solver(problem, self.state, weights)
             if self._remembers:
                 self._solvers[k] = solver
-        solver.g = self.dual if len(self._slices) == 1 else self.dual[self._slices[k], ...]
-        solver.goes_on = self._goes_on
+        solver.g = self.state if len(self._slices) == 1 else self.state[self._slices[k], ...]
+        solver.continues = self._continues
         return solver
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
@@ -106,8 +102,8 @@ class TransportTerm:
         return self._joined(parts)
 
     def _begin(self) -> None:
-        """Find out if the dual variable was set back; if so, let go of where the solvers ended."""
-        self._goes_on = self.dual is self._latest
+        """Find out whether the state was set back; then forget where the solvers ended."""
+        self._continues = self.state is self._latest
         self._latest = None
 
     def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
@@ -123,7 +119,7 @@ class TransportTerm:
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
         del point  # what it holds is not needed any more
-        u = dual_of_free(g, problem.lam, xp)
+        u = dual_of_potential(g, problem.lam, xp)
         values = inner(u, Y) + values
         return _Part(solver.g, u, values, gaps, error, done)
 
@@ -131,7 +127,7 @@ class TransportTerm:
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
     ) -> tuple[Iterate, float, bool]:
         """The first iterate of a batch that is good enough, or the last, and its error."""
-        xp = array_namespace(self.dual)
+        xp = array_namespace(self.state)
         mass = float(xp.sum(self.problem.mass[self._slices[k]]))
         n = 0
         while True:
@@ -164,10 +160,10 @@ class TransportTerm:
         return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
 
     def _joined(self, parts: list[_Part]) -> TermValue:
-        """Put the batches together again; the dual variable moves on."""
+        """Put the batches together again; the state moves on."""
         xp = array_namespace(parts[0].u)
         one = len(parts) == 1
-        self.dual = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
+        self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
         if self.weights is not None:
             u = u * spread(self.weights, u)

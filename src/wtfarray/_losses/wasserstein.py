@@ -9,21 +9,26 @@ from itertools import chain
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
-    as_dual,
+    as_nonnegative,
+    as_potential,
     axis_index,
+    check_shape,
     common_namespace,
     positive_number,
     refuse_where,
     same_dtype,
 )
-from wtfarray._losses.protocol import stack, unstack
+from wtfarray._dispatch import smoothing_levels
 from wtfarray._transport.costs import check_cost, place_cost
+from wtfarray._transport.feasibility import feasible_target
 from wtfarray._transport.kernels import GibbsKernel
-from wtfarray._transport.potential import free_of_dual
+from wtfarray._transport.potential import potential_of_dual
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.solve import Solution, solve_transport
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +103,7 @@ class Wasserstein:
 
     def bind(self, X: Array, /) -> TransportProblem:
         """
-        Check the data and tie the loss to them.
+        Check the data and bind the loss to them.
 
         Parameters
         ----------
@@ -108,7 +113,7 @@ class Wasserstein:
         Returns
         -------
         TransportProblem
-            The loss of these data, in the free dual variable.
+            The loss of these data, as a function of the potential.
         """
         xp = common_namespace(X=X)
         X = as_data("X", X, xp)
@@ -120,7 +125,7 @@ class Wasserstein:
         stacked = xp.reshape(xp.permute_dims(X, order), (-1, *sizes))
         return TransportProblem.of(stacked, GibbsKernel.of(costs, self.eps), self.lam, order)
 
-    def typical_cost(self) -> float:
+    def mean_cost(self) -> float:
         """The mean of the finite costs, summed over the transported modes."""
         total = 0.0
         for cost in self.costs:
@@ -160,6 +165,54 @@ class Wasserstein:
                 raise ValueError(msg)
         return groups
 
+    def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
+        """
+        The loss and its gradient in Y; `wasserstein` also gives the duality gap.
+
+        Parameters
+        ----------
+        X, Y : array
+            Non-negative, of one shape.
+
+        Returns
+        -------
+        values : array (n_0,) or ()
+            For each index of the first mode, or the sum if that mode is transported.
+        gradient : array
+            Of the shape of Y; -inf where Y is 0.
+        """
+        xp = common_namespace(X=X, Y=Y)
+        problem, stacked = self.bind_pair(X, Y)
+        solution = self.solve(problem, stacked)
+        gradient = unstack(problem, solution.u, tuple(X.shape))
+        if problem.order[0] != 0 or problem.data.shape[0] % X.shape[0]:
+            return xp.sum(solution.values), gradient
+        return xp.sum(xp.reshape(solution.values, (X.shape[0], -1)), axis=1), gradient
+
+    def bind_pair(self, X: Array, Y: Array) -> tuple[TransportProblem, Array]:
+        """The problem of X, and Y as a stack at which the loss is finite; refuse others."""
+        xp = common_namespace(X=X, Y=Y)
+        problem = self.bind(X)
+        shape = tuple(X.shape)
+        check_shape("Y", Y, shape)
+        Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
+        return problem, feasible_target(problem, Y, shape)
+
+    def solve(
+        self,
+        problem: TransportProblem,
+        Y: Array,
+        *,
+        tol: float | None = None,
+        max_iter: int = 2000,
+        potential: Array | None = None,
+    ) -> Solution:
+        """Solve the bound problem for a stacked Y; see `wasserstein` for the options."""
+        if tol is None:
+            tol = 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-4
+        levels = smoothing_levels(self.mean_cost(), self.eps)
+        return solve_transport(problem, Y, levels, tol=tol, max_iter=max_iter, potential=potential)
+
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """
         Legendre transform of the loss in its second argument (Prop. 4 and 5 of the paper).
@@ -189,9 +242,9 @@ class Wasserstein:
         """
         xp = common_namespace(X=X, U=U)
         bound = self.bind(X)
-        u = same_dtype("U", as_dual("U", U, tuple(X.shape), xp), "X", bound.data)
+        u = same_dtype("U", as_potential("U", U, tuple(X.shape), xp), "X", bound.data)
         refuse_where(u >= self.lam, "U", u, f"values below lam = {self.lam}")
-        g = free_of_dual(stack(bound, u), self.lam, xp)
+        g = potential_of_dual(stack(bound, u), self.lam, xp)
         values, marginal = bound.safe_conjugate(g)
         # dg/du = exp(g/lam) = lam / (lam - u)
         gradient = marginal if math.isinf(self.lam) else marginal * xp.exp(g * (1.0 / self.lam))

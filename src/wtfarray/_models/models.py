@@ -10,6 +10,7 @@ from wtfarray._models.tensor import (
     apply_to_mode,
     contract_but,
     cp_product,
+    khatri_rao,
     mode_products,
     mttkrp,
     mttkrps,
@@ -159,3 +160,15 @@ class TuckerModel:
 
 
 Model = CPModel | TuckerModel
+
+
+def atoms_of(factors: Sequence[Array], core: Array | None, weights: Array | None) -> Array:
+    """The model of each column of the first factor, (prod of the other modes, r)."""
+    xp = array_namespace(*factors)
+    others = factors[1:]
+    if core is None:
+        atoms = khatri_rao(others) if others else xp.ones_like(factors[0][:1, :])
+        return atoms if weights is None else atoms * weights
+    if others:
+        core = mode_products(core, others, range(1, core.ndim))
+    return xp.reshape(core, (core.shape[0], -1)).mT

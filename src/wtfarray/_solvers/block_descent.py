@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import keeps_history
 from wtfarray._losses.protocol import BoundLoss
 from wtfarray._models.models import Block
 from wtfarray._optimize import OptimizeState, gradient_descent, lbfgs
 from wtfarray._solvers.block_dual import block_dual
-from wtfarray._solvers.objective import Problem
+from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.stop_reason import StopReason
 
-LARGE = 20_000_000
-"""Dual variables of more entries than this are found without a history."""
-SOLVED = 1e-3
+SOLVED_SHARE = 1e-3
 """The largest share of the objective that may be left to gain in a block."""
+BLOCK_ITERATIONS = 1000
+"""Of the minimisation of one block dual."""
+CHECK_EVERY = 10
+"""Iterations between two certificates: one costs more than an evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +39,17 @@ class Sweep:
     evaluations: int
 
 
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """What the descent found."""
+
+    blocks: list[Array]
+    potential: Array
+    reason: StopReason
+
+
 def descend(
-    problem: Problem,
+    problem: FactorisationProblem,
     bound: BoundLoss,
     weights: Array | None,
     blocks: Sequence[Array],
@@ -46,17 +59,16 @@ def descend(
     tol: float,
     max_iter: int,
     report: Callable[[Sweep], bool],
-) -> tuple[list[Array], Array, str]:
+) -> Descent:
     """
     Minimise over one block after the other, from a point of known objective.
 
     A block is solved to a duality gap that is small against what a sweep gains; a step that would
-    raise the objective is refused. ``report`` sees every sweep and ends the solve by
-    returning True. Returns the blocks, the dual variable, and why it stopped: "tolerance",
-    "iterations", "reported", or "unsolved" if nothing was gained but blocks have a large gap.
+    raise the objective is refused. ``report`` sees every sweep and ends the solve by returning
+    True. The result says UNSOLVED if nothing was gained but blocks have a large gap.
     """
     blocks = list(blocks)
-    scale = sum(term.scale for term in problem.terms)
+    scale = problem.scale
     precision, evaluations = 1e-3, 0
     for sweep in range(1, max_iter + 1):
         before, gap, solved = objective, 0.0, True
@@ -64,20 +76,21 @@ def descend(
             allowed = precision * max(abs(objective), scale)
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
-            solved = solved and found.gap <= SOLVED * max(abs(objective), scale)
+            solved = solved and found.gap <= SOLVED_SHARE * max(abs(objective), scale)
             if found.objective <= objective and found.objective < math.inf:
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective
         if report(Sweep(sweep, blocks, objective, gap, evaluations)):
-            return blocks, g, "reported"
+            return Descent(blocks, g, StopReason.CALLBACK)
         if objective == math.inf:
-            return blocks, g, "unsolved"  # balanced, and X cannot go to any such model
+            # Balanced, and X cannot be transported to any such model.
+            return Descent(blocks, g, StopReason.UNSOLVED)
         magnitude = max(abs(objective), scale)
         if gain <= tol * magnitude and precision <= tol:
-            return blocks, g, "tolerance" if solved else "unsolved"
+            return Descent(blocks, g, StopReason.TOLERANCE if solved else StopReason.UNSOLVED)
         if gain <= 10.0 * precision * magnitude:
             precision = max(0.1 * precision, min(0.1 * tol, precision))
-    return blocks, g, "iterations"
+    return Descent(blocks, g, StopReason.ITERATIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +103,7 @@ class _Solved:
 
 
 def _solve_block(
-    problem: Problem,
+    problem: FactorisationProblem,
     bound: BoundLoss,
     weights: Array | None,
     blocks: list[Array],
@@ -108,16 +121,15 @@ def _solve_block(
     )
 
     def certified(state: OptimizeState) -> bool:
-        # A certificate costs more than an evaluation: not at every iteration.
-        return state.n_iter % 10 == 0 and dual.certificate(state.x).gap <= allowed
+        return state.n_iter % CHECK_EVERY == 0 and dual.certificate(state.x).gap <= allowed
 
     if not in_domain(*dual.safe_value_and_gradient(g)):
         g = dual.start()  # what was right for the last block is out of this one's domain
-    minimise = lbfgs if math.prod(g.shape) <= LARGE else gradient_descent
+    minimise = lbfgs if keeps_history(math.prod(g.shape)) else gradient_descent
     found = minimise(
         dual.value_and_gradient,
         g,
-        max_iter=1000,
+        max_iter=BLOCK_ITERATIONS,
         gtol=0.0,
         stop=certified,
         safe_fun=dual.safe_value_and_gradient,
@@ -141,7 +153,7 @@ def in_domain(value: Array, gradient: Array) -> bool:
 
 
 def stacked_block(
-    problem: Problem, order: tuple[int, ...], blocks: Sequence[Array], k: int
+    problem: FactorisationProblem, order: tuple[int, ...], blocks: Sequence[Array], k: int
 ) -> Block:
     """One block of the model, its tensor in the order of a bound loss."""
     block = problem.model.block(blocks, k)

@@ -10,18 +10,24 @@ from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.term import Term
+from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._models.models import Model
 from wtfarray._optimize.objective import Point
 from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
 
-STUCK, RAISED = 1e-3, 1e-2
-"""Entries below the first share of their group's mean may be stuck and are raised to the other."""
+CERTIFICATE_ITERATIONS = 500
+"""Iterations of the inner problem for a certificate."""
+ROUGH_ITERATIONS = 200
+"""Those after which the size of the objective is known well enough to say what gap is small."""
+STUCK_SHARE = 1e-3
+"""Entries below this share of the mean of their group may be stuck next to 0."""
+RAISED_SHARE = 1e-2
+"""Such entries are raised to this share of the mean at most."""
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FactorisationProblem:
     """
     ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the blocks that are free.
 
@@ -63,6 +69,37 @@ class Problem:
         """``rho_k H(A_k|B_k)``."""
         return float(self.entropy(blocks, k)[0])
 
+    @property
+    def scale(self) -> float:
+        """An error of the objective that does not matter: eps times the mass."""
+        return sum(term.scale for term in self.terms)
+
+    @property
+    def evaluations(self) -> int:
+        """How often the inner problems were evaluated."""
+        return sum(term.evaluations for term in self.terms)
+
+    def set_level(self, level: float) -> None:
+        """Go on with ``level`` times the smoothing."""
+        for term in self.terms:
+            term.set_level(level)
+
+    def certify(
+        self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS
+    ) -> TermValue:
+        """The objective of some blocks, its gap at most ``share`` of it if that can be had."""
+        model = self.tensor(blocks)
+        entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
+        few = min(ROUGH_ITERATIONS, iterations)
+        rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
+        total = sum(value.value + value.error for value in rough) + entropy
+        allowed = share * max(abs(total), self.scale) / len(self.terms)
+        exact = [term.certify(model, allowed, iterations) for term in self.terms]
+        gap = sum(value.gap for value in exact)
+        value = sum(value.value for value in exact) + entropy
+        converged = gap <= share * max(abs(value), self.scale)
+        return TermValue(value, gap, gap, exact[0].gradient, converged)
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -79,7 +116,9 @@ class Evaluation:
 class JointObjective:
     """The objective as a function of one vector: the free blocks on their spheres."""
 
-    def __init__(self, problem: Problem, blocks: Sequence[Array], max_inner: int = 60) -> None:
+    def __init__(
+        self, problem: FactorisationProblem, blocks: Sequence[Array], max_inner: int = 60
+    ) -> None:
         self.problem = problem
         self.max_inner = max_inner
         self.evaluations = 0
@@ -126,9 +165,9 @@ class JointObjective:
         adjoints = problem.adjoints(dual, blocks)
         parts, entropies = [], []
         for k, p in zip(problem.free, self._split(x), strict=True):
-            entropy, slopes = problem.entropy(blocks, k)
+            entropy, entropy_gradient = problem.entropy(blocks, k)
             # The envelope theorem: at the inner solution u is the gradient in the model tensor.
-            gradient = adjoints[k] + slopes
+            gradient = adjoints[k] + entropy_gradient
             pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
             parts.append(xp.reshape(pulled, (-1,)))
             entropies.append(entropy)
@@ -163,18 +202,18 @@ class JointObjective:
             axes = constrained_axes(self.problem.constraints[k], p.ndim)
             mean = xp.mean(block, axis=axes, keepdims=True)
             exponent = xp.clip(slope * (-1.0 / self.problem.rho[k]), 0.0, 40.0)
-            goal = xp.minimum(block * xp.exp(exponent), RAISED * mean)
-            goal = xp.where((block < STUCK * mean) & (goal > block), goal, block)
+            goal = xp.minimum(block * xp.exp(exponent), RAISED_SHARE * mean)
+            goal = xp.where((block < STUCK_SHARE * mean) & (goal > block), goal, block)
             gain += float(xp.sum((block - goal) * slope))
             factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
             parts.append(xp.reshape(p * factor, (-1,)))
         return xp.concat(parts), gain
 
-    def duals(self) -> list[Array]:
+    def states(self) -> list[Array]:
         """Where the inner problems stand."""
-        return [term.dual for term in self.problem.terms]
+        return [term.state for term in self.problem.terms]
 
-    def restore(self, duals: Sequence[Array]) -> None:
+    def restore(self, states: Sequence[Array]) -> None:
         """Return the inner problems to where they stood."""
-        for term, dual in zip(self.problem.terms, duals, strict=True):
-            term.dual = dual
+        for term, state in zip(self.problem.terms, states, strict=True):
+            term.state = state

@@ -1,11 +1,11 @@
 """
-Steps of all blocks at once for which the model is linearised and the loss is not.
+Prox-linear steps: the model is linearised in all blocks at once, and the loss is not.
 
-Between bins that lie many eps apart the loss is all but piecewise linear. Its minima are at kinks,
-where the slope on one side says nothing of the other and a method of gradients stalls. With a model
-that is linear in all blocks together the problem is convex, kinks and all, and has a dual as the
-problem of one block has (the prox-linear method: Lewis and Wright 2016). The dual value also tells
-how much a step can gain at most, to first order.
+Between bins that lie many eps apart the loss is nearly piecewise linear. Its minima are at kinks,
+where the gradient on one side says nothing of the other and a gradient method stalls. With a model
+that is linear in all blocks together the problem is convex, kinks included, and has a dual as the
+problem of one block has (the prox-linear method: Lewis and Wright 2016). The dual value also
+bounds what a step can gain, to first order.
 """
 
 from __future__ import annotations
@@ -16,27 +16,45 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
-from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.protocol import stack
+from wtfarray._dispatch import follows_with_prox_linear
 from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._models.entropy import conjugate_of_entropy
 from wtfarray._models.models import Block
 from wtfarray._optimize import OptimizeResult, lbfgs
+from wtfarray._solvers import envelope
 from wtfarray._solvers.block_descent import in_domain, stacked_block
-from wtfarray._solvers.envelope import KAPPA, evaluate_first, smallest_drop
-from wtfarray._solvers.objective import Evaluation, JointObjective, Problem
-from wtfarray._transport.potential import dual_of_free, shrinkage
+from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
+from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
+from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._transport.potential import dual_of_potential, shrinkage
 from wtfarray._transport.problem import TransportProblem
 
-SMALL = 2**16
-"""Data of more entries are left to the joint solver: the dual would take long."""
-EVALUATIONS = 300
-"""Of the dual of one step at most: what is short of the minimum is no less a bound."""
-FIRST, MORE, LAST = 0.25, 8.0, 1e6
-"""The weight of the distance, in units of rho, once a step fails; how it grows, and how far."""
-FACTOR = 1000.0
-"""By which a step may change the mass of a sample; the linearised model says nothing beyond."""
+
+@dataclass(frozen=True)
+class ProxLinearSettings:
+    """How prox-linear steps are taken."""
+
+    evaluations: int = 300
+    """Of the dual of one step at most: short of its minimum it is a bound all the same."""
+    first_distance: float = 0.25
+    """Weight of the distance from the last point, in units of rho, once a step fails."""
+    distance_growth: float = 8.0
+    """By which that weight grows after a failure and shrinks after a success."""
+    last_distance: float = 1e6
+    """The weight at which the method gives up."""
+    mass_ratio: float = 1000.0
+    """A step may change the mass of a sample by this factor: beyond, the linearisation is void."""
+    small_steps: int = 3
+    """In a row; then the method is stuck."""
+    rounds: int = 5
+    """Of prox-linear steps and steps of L-BFGS in turn."""
+    finest_tol: float = 1e-8
+    """The smallest tolerance: at a kink the objective is hardly known better."""
+
+
+SETTINGS = ProxLinearSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +75,18 @@ class LinearisedDual:
     """B_k."""
     model: Array
     """Y, stacked."""
-    problem: Problem
+    problem: FactorisationProblem
     weights: Array | None
     distance: float
     """tau in units of rho."""
 
     @classmethod
     def of(
-        cls, problem: Problem, term: TransportTerm, blocks: Sequence[Array], distance: float
+        cls,
+        problem: FactorisationProblem,
+        term: TransportTerm,
+        blocks: Sequence[Array],
+        distance: float,
     ) -> LinearisedDual:
         """Linearise the model at some blocks."""
         bound = term.problem
@@ -126,7 +148,7 @@ class LinearisedDual:
 
     def factors(self, g: Array) -> list[Array]:
         """The free blocks that belong to g."""
-        u = dual_of_free(g, self.bound.lam, array_namespace(g))
+        u = dual_of_potential(g, self.bound.lam, array_namespace(g))
         return self._factors(self._weighted(u))[1]
 
     def solve(self, g: Array, tol: float) -> OptimizeResult | None:
@@ -141,7 +163,7 @@ class LinearisedDual:
         return lbfgs(
             fun,
             g,
-            max_evaluations=EVALUATIONS,
+            max_evaluations=SETTINGS.evaluations,
             gtol=0.0,
             ftol=tol,
             safe_fun=self.safe_value_and_gradient,
@@ -152,20 +174,31 @@ class LinearisedDual:
         xp = array_namespace(self.model)
         model = stack(self.bound, self.problem.tensor(blocks))
         old, new = per_sample(self.model), per_sample(model)
-        like = (new >= old / FACTOR) & (new <= old * FACTOR) & (new > 0)
+        like = (new >= old / SETTINGS.mass_ratio) & (new <= old * SETTINGS.mass_ratio) & (new > 0)
         return bool(xp.all(like | (self.bound.mass == 0)))
 
 
-def small_term(problem: Problem) -> TransportTerm | None:
-    """The loss of a problem that is small and plain enough for `through_kinks`."""
+@dataclass(frozen=True, eq=False)
+class ProxLinearResult:
+    """Where prox-linear steps have led."""
+
+    best: Evaluation
+    reason: StopReason
+    accepted: int
+    """Steps that were accepted."""
+
+
+def prox_linear_term(problem: FactorisationProblem) -> TransportTerm | None:
+    """The loss of a problem that is small and plain enough for prox-linear steps."""
     plain = all(isinstance(rho, float) for rho in problem.rho) and problem.references is None
-    term = problem.terms[0]
-    if not plain or len(problem.terms) > 1 or math.prod(problem.shape) > SMALL:
+    small = follows_with_prox_linear(math.prod(problem.shape))
+    if not plain or not small or len(problem.terms) > 1:
         return None
+    term = problem.terms[0]
     return term if isinstance(term, TransportTerm) else None
 
 
-def through_kinks(
+def prox_linear_steps(
     objective: JointObjective,
     term: TransportTerm,
     x: Array,
@@ -173,50 +206,102 @@ def through_kinks(
     tol: float,
     max_iter: int,
     report: Callable[[Evaluation], bool],
-) -> tuple[Evaluation, str]:
+) -> ProxLinearResult:
     """
-    Go on by linearised steps from where the joint solver has ended.
+    Go on by prox-linear steps from where the joint solver has ended.
 
-    Returns the last point and why it is the last: "stationary" if to first order no step can gain
-    ``tol``, "stuck" if none is found that does, "iterations", "reported" if ``report`` of a step
-    returned True, or "unsolved" if the inner problems were not.
+    The result says STATIONARY if to first order no step can gain ``tol``, STUCK if none is found
+    that does, UNSOLVED if the inner problems were not solved.
     """
-    base = evaluate_first(objective, x, KAPPA * tol * term.scale)
+    inner_error = envelope.SETTINGS.inner_error
+    base = evaluate_until_solved(objective, x, inner_error * tol * term.scale)
     if not (base.converged and base.point.finite):
-        return base, "unsolved"
+        return ProxLinearResult(base, StopReason.UNSOLVED, 0)
     xp = array_namespace(x)
     smallest = float(xp.finfo(x.dtype).smallest_normal)
-    g, distance, small_steps = term.free, 0.0, 0
+    g, distance, small_steps, accepted = term.potential, 0.0, 0, 0
     for _ in range(max_iter):
-        if distance > LAST or small_steps == 3:
-            return base, "stuck"
+        if distance > SETTINGS.last_distance or small_steps == SETTINGS.small_steps:
+            return ProxLinearResult(base, StopReason.STUCK, accepted)
         least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
         found = dual.solve(g, 0.01 * tol)
         if found is None:
-            distance = max(FIRST, MORE * distance)
+            distance = _longer(distance)
             continue
         promised = base.point.value + found.value - objective.fixed_entropy
-        term.charge(found.n_evaluations)
+        term.count_evaluations(found.n_evaluations)
         if promised <= least:
-            return base, "stationary" if distance == 0 else "stuck"
+            reason = StopReason.STATIONARY if distance == 0 else StopReason.STUCK
+            return ProxLinearResult(base, reason, accepted)
         for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
             blocks[k] = xp.maximum(factor, smallest)  # on the sphere 0 could never grow
-        duals, gain = objective.duals(), -math.inf
+        states, gain = objective.states(), -math.inf
         if dual.is_like(blocks):
-            term.warm(found.x)
-            new = objective.evaluate(objective.pack(blocks), KAPPA * least)
+            term.start_from(found.x)
+            new = objective.evaluate(objective.pack(blocks), inner_error * least)
             if new.converged and new.point.finite:
                 gain = base.point.value - new.point.value
-        if gain >= 0.1 * promised:
-            base, g = new, found.x
-            small_steps = small_steps + 1 if gain < least else 0
-            if gain >= 0.7 * promised:
-                distance = distance / MORE if distance > FIRST else 0.0
-            if report(base):
-                return base, "reported"
-        else:
-            objective.restore(duals)
-            distance = max(FIRST, MORE * distance)
-    return base, "iterations"
+        if not gain >= 0.1 * promised:
+            objective.restore(states)
+            distance = _longer(distance)
+            continue
+        base, g, accepted = new, found.x, accepted + 1
+        small_steps = small_steps + 1 if gain < least else 0
+        if gain >= 0.7 * promised:
+            distance = _shorter(distance)
+        if report(base):
+            return ProxLinearResult(base, StopReason.CALLBACK, accepted)
+    return ProxLinearResult(base, StopReason.ITERATIONS, accepted)
+
+
+def _longer(distance: float) -> float:
+    """The weight of the distance after a step that failed."""
+    return max(SETTINGS.first_distance, SETTINGS.distance_growth * distance)
+
+
+def _shorter(distance: float) -> float:
+    """The weight of the distance after a step that did what it promised."""
+    if distance > SETTINGS.first_distance:
+        return distance / SETTINGS.distance_growth
+    return 0.0
+
+
+def alternate(
+    objective: JointObjective,
+    term: TransportTerm,
+    x: Array,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Evaluation], bool],
+) -> tuple[Array, StopReason]:
+    """Prox-linear steps, and L-BFGS where these get stuck, until neither gains anything."""
+    xp = array_namespace(x)
+    tol = max(tol, SETTINGS.finest_tol, 10.0 * float(xp.finfo(x.dtype).eps))
+    left, reason = max_iter, StopReason.ITERATIONS
+    for _ in range(SETTINGS.rounds):
+        steps = prox_linear_steps(objective, term, x, tol=tol, max_iter=left, report=report)
+        best, reason, left = steps.best, steps.reason, left - steps.accepted
+        x = best.point.x
+        if reason is not StopReason.STUCK:
+            break
+        states = objective.states()
+        plain = minimise(
+            objective,
+            x,
+            (1.0,),
+            tol=tol,
+            max_iter=left,
+            report=lambda progress, _: report(progress.current),
+        )
+        x, reason, left = plain.x, plain.reason, left - plain.accepted
+        least = smallest_drop(objective, best, tol)
+        after = evaluate_until_solved(objective, x, envelope.SETTINGS.inner_error * least)
+        if not after.converged or best.point.value - after.point.value <= least:
+            objective.restore(states)
+            return best.point.x, reason if reason.by_caller else StopReason.STUCK
+        if reason.by_caller or reason is StopReason.ITERATIONS:
+            break
+    return x, reason

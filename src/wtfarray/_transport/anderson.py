@@ -26,8 +26,8 @@ class Secants:
     memory: int
     weights: Array
     """Of the norm, (N, ...); as they stay, a new pair costs one row of the Gram matrix."""
-    reach: float
-    """Accelerated steps may be this long; or a hundred times the plain one, if that is longer."""
+    max_step: float
+    """Of accelerated steps; or a hundred times the plain one, if that is longer."""
     moves: list[Array] = field(default_factory=list)
     """dg - dphi."""
     changes: list[Array] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Secants:
         return Secants(
             self.memory,
             take_samples(self.weights, samples),
-            self.reach,
+            self.max_step,
             [take_samples(move, samples) for move in self.moves],
             [take_samples(change, samples) for change in self.changes],
             None if valid is None else take_samples(valid, samples),
@@ -103,5 +103,5 @@ class Secants:
         for i, move in enumerate(self.moves):
             step += move * spread(shares[:, i], move)
         longest, plain = largest(step), largest(residual)
-        sane = longest <= xp.maximum(100.0 * plain, self.reach)
+        sane = longest <= xp.maximum(100.0 * plain, self.max_step)
         return xp.where(spread(sane, step), step, residual)

@@ -5,38 +5,64 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-from wtfarray._arrays.samples import inner, per_sample, spread
+from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import xlogx
 from wtfarray._models.tensor import apply_to_mode
 from wtfarray._transport.anderson import Secants
-from wtfarray._transport.inner_solver import Iterate, translation
-from wtfarray._transport.kernels import (
-    GibbsKernel,
-    State,
-    _from_logs,
-    _to_logs,
-    logsumexp,
-    smallest_sum,
-)
-from wtfarray._transport.potential import dual_of_free
-from wtfarray._transport.problem import FAR, TransportProblem
-from wtfarray._transport.sinkhorn import Sinkhorn
+from wtfarray._transport.control_flow import ControlFlow, Result, State
+from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
+from wtfarray._transport.iterate import Iterate, search_radius
+from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
+from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.problem import Marginal, TransportProblem
+from wtfarray._transport.sinkhorn import History, Target, sinkhorn_step
 
 MEMORY = 8
+"""Secants of each sample."""
+
+
+class CompiledControlFlow:
+    """Decisions on the device."""
+
+    def decide(self, condition: Array) -> Array:
+        """Nothing is read here."""
+        return condition
+
+    def cond(
+        self, condition: Any, if_true: Callable[[], Result], if_false: Callable[[], Result]
+    ) -> Result:
+        """One of two results."""
+        if isinstance(condition, bool):
+            return if_true() if condition else if_false()
+        chosen: Result = lax.cond(condition, if_true, if_false)
+        return chosen
+
+    def while_loop(
+        self, goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+    ) -> State:
+        """Step while ``goes_on``."""
+        last: State = lax.while_loop(goes_on, step, state)
+        return last
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledKernel(GibbsKernel):
-    """A kernel whose ways through the log domain are chosen on the device."""
+    """A kernel that decides on the device when to use logarithms."""
 
-    top: float = 0.0
-    """What potentials vary by at most."""
+    flow: ClassVar[ControlFlow] = CompiledControlFlow()
+
+    known_range: float = 0.0
+    """Of potentials; under ``jit`` it could not be read off the costs."""
+
+    def potential_range(self) -> float:
+        """A bound on how much a potential varies."""
+        return self.known_range
 
     def _log_product(
         self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
@@ -45,28 +71,16 @@ class CompiledKernel(GibbsKernel):
             logs = _log_apply_axis(logs, matrix, cost * (-1.0 / self.eps), axis)
         return logs
 
-    def longest_way(self) -> float:
-        """Known beforehand, for here it could not be read."""
-        return self.top
-
-    @staticmethod
-    def repeat(
-        goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
-    ) -> State:
-        """As a loop on the device."""
-        last: State = lax.while_loop(goes_on, step, state)
-        return last
-
 
 def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
-    """Plain products with one scale a fibre; if digits were lost, log-sum-exps instead."""
-    mantissa, scale = _from_logs(logs, axis)
+    """Plain products with one scale per fibre; if digits were lost, log-sum-exps instead."""
+    mantissa, scale = from_logs(logs, axis)
     product = apply_to_mode(mantissa, matrix, axis)
     lost = (product < smallest_sum(product.dtype, product.shape[axis], jnp)) & (scale > -math.inf)
     return lax.cond(
         jnp.any(lost),
         lambda: _exact(logs, exponents, axis),
-        lambda: _to_logs(product, scale),
+        lambda: to_logs(product, scale),
     )
 
 
@@ -83,122 +97,109 @@ def compiled_problem(
     eps: float,
     lam: float,
     order: tuple[int, ...],
-    top: float,
+    known_range: float,
     *,
-    is_open: bool,
+    all_finite: bool,
 ) -> TransportProblem:
     """`TransportProblem.of`, for the log domain alone, in which nothing underflows."""
     matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)
     constant = per_sample(xlogx(data, jnp) - data) * (-eps)
-    kernel = CompiledKernel(costs, eps, matrices, is_open, top)
-    unused = math.nan
-    return TransportProblem(data, kernel, lam, order, per_sample(data), constant, unused, unused)
+    kernel = CompiledKernel(costs, eps, matrices, all_finite, known_range)
+    return TransportProblem(data, kernel, lam, order, per_sample(data), constant)
 
 
-class Progress(NamedTuple):
+class Carry(NamedTuple):
     """What one iteration hands to the next."""
 
     ahead: Array
     """Where the next evaluation will be."""
-    g: Array
-    """Where the last one was, and what it found."""
-    phi: Array
-    plain: Array
-    """The plain step from there."""
+    last: tuple[Array, Array]
     size: Array
     pairs: tuple[list[Array], list[Array], Array, Array]
     """Of `Secants`."""
     n: Array
     values: Array
-    """Lower bounds of the loss at the point that was last looked at, (N,)."""
+    """Lower bounds of the loss at the point whose gap was last computed, (N,)."""
     gap: Array
     limit: Array
     check: Array
-    """Look again when the estimate is below this."""
+    """Compute the gap again when its estimate is below this."""
 
 
-class CompiledSinkhorn(Sinkhorn):
-    """`Sinkhorn.iterates` and `solve_to_gap` together, as one loop on the device."""
+def solve_compiled(
+    problem: TransportProblem, g: Array, Y: Array, tol: Array, max_iter: Array
+) -> tuple[Array, Array]:
+    """Iterate until the gap is at most ``tol`` times the value; g and the values, (N,)."""
+    live = (Y > 0) & problem.reachable
+    target = Target(Y, jnp.log(jnp.where(live, Y, 1.0)), live)
+    memory = max(1, min(MEMORY, math.prod(g.shape[1:]) // 2))
+    radius, factor = search_radius(problem), gap_factor(problem)
 
-    def run(self, Y: Array, tol: Array, max_iter: Array) -> tuple[Array, Array]:
-        """Iterate until the gap is at most ``tol`` times the value; g and the values, (N,)."""
-        problem = self.problem
-        lam, mass = problem.lam, problem.mass
-        filled, reached = spread(mass > 0, Y), problem.reached
-        live = (Y > 0) & reached
-        log_Y = jnp.log(jnp.where(live, Y, 1.0))
-        floor = jnp.sum(mass) * problem.kernel.eps
-        factor = problem.kernel.eps if problem.conserves_mass else lam
+    def marginal_of(masked: Array) -> tuple[Marginal, Array]:
+        return problem.marginal(masked, safe=True)
 
-        def measure(point: Iterate) -> tuple[Array, Array, Array]:
-            # As `bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
-            u = dual_of_free(point.g, lam, jnp)
-            values = inner(u, Y) - problem.value(point.marginal) - mass * point.shift
-            allowed = jnp.where((Y > 0) | ~reached, point.g, -math.inf)
-            gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
-            return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
-
-        def advance(state: Progress) -> Progress:
-            g = state.ahead
-            masked = jnp.where(live, g, jnp.where(filled, -math.inf, 0.0))
-            marginal, log_q = problem.marginal(masked, safe=True)
-            shift, shrunk = 0.0 * mass, Y
-            if not problem.conserves_mass:
-                shift, shrunk = translation(problem, g, Y, live)
-                g = jnp.where(reached, g + spread(shift, g), FAR * lam)
-                log_q = log_q + g * (1.0 / lam)
-            rest = shrunk - marginal.q
-            phi = jnp.where(live, log_q * self._damp, 0.0)
-            residual = self._residual(log_Y, phi, live)
-            worse, size = self._growth(rest, state.size)
-            moves, changes, valid, gram = state.pairs
-            secants = Secants(self._memory, Y, self._reach, list(moves), list(changes), valid, gram)
-            secants.forget(worse)
-            change = phi - state.phi
-            secants.add(g - state.g - change, change, ~worse & (state.n > 0))
-            if not problem.kernel.is_open:
-                secants.forget(size > mass)
-            step = secants.step(residual)
-            ratio, unused = residual * (1.0 / self._damp), 0.0 * mass
-            point = Iterate(g, marginal, shift, ratio, rest, unused, size)
-            n, estimate = state.n + 1, jnp.sum(point.gap_bound(factor))
-            look = (estimate <= jnp.minimum(state.limit, state.check)) | (n % 100 == 0)
-            look = look | (n == max_iter)
-            values, gap, limit = lax.cond(
-                look, lambda: measure(point), lambda: (state.values, state.gap, state.limit)
-            )
-            later = estimate * jnp.where(gap < math.inf, jnp.minimum(0.5, (limit / gap) ** 2), 0.1)
-            return Progress(
-                ahead=jnp.where(spread(worse, g), state.plain, g + step),
-                g=g,
-                phi=phi,
-                plain=g + residual,
-                size=size,
-                pairs=(secants.moves, secants.changes, secants.valid, secants.gram),
-                n=n,
-                values=values,
-                gap=gap,
-                limit=limit,
-                check=jnp.where(look, later, state.check),
-            )
-
-        def unfinished(state: Progress) -> Array:
-            return (state.n == 0) | ((state.gap > state.limit) & (state.n < max_iter))
-
-        last = lax.while_loop(unfinished, advance, self._first(Y))
-        return last.g, last.values
-
-    def _first(self, Y: Array) -> Progress:
-        none, never = jnp.zeros_like(Y), jnp.asarray(math.inf, dtype=Y.dtype)
-        numbers, count = jnp.zeros_like(self.problem.mass), range(self._memory)
-        pairs = (
-            [none for _ in count],
-            [none for _ in count],
-            jnp.stack([numbers > 0 for _ in count], axis=1),
-            jnp.stack([jnp.stack([numbers for _ in count], axis=1) for _ in count], axis=2),
+    def advance(carry: Carry) -> Carry:
+        moves, changes, valid, gram = carry.pairs
+        secants = Secants(memory, Y, radius, list(moves), list(changes), valid, gram)
+        history = History(secants, carry.last, carry.size, evaluated=carry.n > 0)
+        point, ahead = sinkhorn_step(problem, target, carry.ahead, history, marginal_of)
+        n, estimate = carry.n + 1, jnp.sum(point.gap_bound(factor))
+        look = (estimate <= jnp.minimum(carry.limit, carry.check)) | (n % CHECK_EVERY == 0)
+        look = look | (n == max_iter)
+        values, gap, limit = lax.cond(
+            look,
+            lambda: _measured(problem, point, Y, tol),
+            lambda: (carry.values, carry.gap, carry.limit),
         )
-        # Infinite limits: the first point is looked at, whatever its estimate.
-        return Progress(
-            *(self.g, self.g, none, self.g, numbers + math.inf, pairs),
-            *(jnp.asarray(0), numbers, never, never, never),
+        later = estimate * jnp.where(gap < math.inf, jnp.minimum(0.5, (limit / gap) ** 2), 0.1)
+        assert history.last is not None
+        assert history.size is not None
+        return Carry(
+            ahead=ahead,
+            last=history.last,
+            size=history.size,
+            pairs=(secants.moves, secants.changes, secants.valid, secants.gram),
+            n=n,
+            values=values,
+            gap=gap,
+            limit=limit,
+            check=jnp.where(look, later, carry.check),
         )
+
+    def unfinished(carry: Carry) -> Array:
+        return (carry.n == 0) | ((carry.gap > carry.limit) & (carry.n < max_iter))
+
+    carry = lax.while_loop(unfinished, advance, _first(problem, g, memory))
+    return carry.last[0], carry.values
+
+
+def _measured(
+    problem: TransportProblem, point: Iterate, Y: Array, tol: Array
+) -> tuple[Array, Array, Array]:
+    """
+    Values, (N,), gap and the largest gap allowed at a point.
+
+    As `TransportProblem.bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
+    """
+    u = dual_of_potential(point.g, problem.lam, jnp)
+    values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
+    allowed = jnp.where((Y > 0) | ~problem.reachable, point.g, -math.inf)
+    gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
+    floor = jnp.sum(problem.mass) * problem.kernel.eps
+    return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
+
+
+def _first(problem: TransportProblem, g: Array, memory: int) -> Carry:
+    """Nothing is known: infinite limits have the gap of the first point computed."""
+    none, never = jnp.zeros_like(g), jnp.asarray(math.inf, dtype=g.dtype)
+    numbers, count = jnp.zeros_like(problem.mass), range(memory)
+    pairs = (
+        [none for _ in count],
+        [none for _ in count],
+        jnp.stack([numbers > 0 for _ in count], axis=1),
+        jnp.stack([jnp.stack([numbers for _ in count], axis=1) for _ in count], axis=2),
+    )
+    return Carry(
+        *(g, (g, none), numbers + math.inf, pairs),
+        *(jnp.asarray(0), numbers, never, never, never),
+    )

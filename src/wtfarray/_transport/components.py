@@ -1,4 +1,4 @@
-"""Islands: bins that ways of finite cost connect."""
+"""Connected components of bins: between two of them all costs are infinite."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from wtfarray._models.tensor import apply_to_mode
 
 
 @dataclass(frozen=True)
-class Islands:
+class Components:
     """
-    The islands of a cost that is a sum over axes: one of each axis makes one of the whole.
+    The components of a cost that is a sum over axes: one of each axis makes one of the whole.
 
-    What leaves a bin and what arrives there need not belong to one island, for costs are not
-    symmetric. Targets that nothing can reach are islands without sources.
+    What leaves a bin and what arrives there need not belong to one component, for costs are not
+    symmetric. Targets that nothing can reach are components without sources.
     """
 
     sources: tuple[tuple[int, ...], ...]
-    """For every axis the island of each bin that mass leaves."""
+    """For every axis the component of each bin that mass leaves."""
     targets: tuple[tuple[int, ...], ...]
     """The same of each bin where it arrives."""
 
     def masses(self, sources: Array, targets: Array) -> tuple[Array, Array]:
-        """What two stacks weigh, island by island: (N, islands) each."""
+        """What two stacks weigh, component by component: (N, components) each."""
         pairs = ((sources, self.sources), (targets, self.targets))
         found, expected = (_apply(stack, self._members(labels, stack)) for stack, labels in pairs)
         return found, expected
 
     def spread(self, numbers: Array, targets: Array) -> Array:
-        """One number an island, (N, islands), given to each of its targets."""
+        """One number an component, (N, components), given to each of its targets."""
         members = self._members(self.targets, targets)
         numbers = array_namespace(numbers).reshape(numbers, (-1, *self._counts))
         spread = _apply(numbers, [matrix.mT for matrix in members])
         return array_namespace(numbers).reshape(spread, targets.shape)
 
-    def somewhere(self, island: int) -> tuple[int, ...]:
-        """The first target on an island, by its number on each axis."""
-        labels = np.unravel_index(island, self._counts)
+    def first_target(self, component: int) -> tuple[int, ...]:
+        """The first target on an component, by its number on each axis."""
+        labels = np.unravel_index(component, self._counts)
         return tuple(t.index(k) for t, k in zip(self.targets, labels, strict=True))
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """Of the islands of each axis."""
+        """Of the components of each axis."""
         pairs = zip(self.sources, self.targets, strict=True)
         return tuple(1 + max(*sources, *targets) for sources, targets in pairs)
 
     def _members(self, labels: tuple[tuple[int, ...], ...], like: Array) -> list[Array]:
-        """Which bins of each axis belong to which island: (islands, m_k), of zeros and ones."""
+        """Which bins of each axis belong to which component: (components, m_k), zeros and ones."""
         xp, kind = array_namespace(like), {"dtype": like.dtype, "device": device_of(like)}
         tables = (np.equal.outer(range(n), b) for n, b in zip(self._counts, labels, strict=True))
         return [xp.asarray(table.astype(np.float64), **kind) for table in tables]
@@ -67,17 +67,17 @@ def _apply(stack: Array, matrices: list[Array]) -> Array:
     return array_namespace(stack).reshape(stack, (stack.shape[0], -1))
 
 
-def islands_of(costs: Sequence[Array]) -> Islands | None:
-    """The islands of some costs; None where there is but one."""
+def components_of(costs: Sequence[Array]) -> Components | None:
+    """The components of some costs; None where there is but one."""
     labels = [_labels(np.isfinite(to_host(cost))) for cost in costs]
     if all(not sources.any() and not targets.any() for sources, targets in labels):
         return None
     sources, targets = (tuple(tuple(pair[k].tolist()) for pair in labels) for k in (0, 1))
-    return Islands(sources, targets)
+    return Components(sources, targets)
 
 
 def _labels(open_: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The islands of the rows and of the columns of a matrix of open ways, numbered from 0."""
+    """The components of the rows and of the columns of a matrix of finite costs."""
     rows, columns = (np.full(n, -1, dtype=np.intp) for n in open_.shape)
     count = 0
     for first in range(rows.size):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -14,13 +14,9 @@ from array_api_compat import array_namespace
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import filled_up
 from wtfarray._arrays.typing import Array, Namespace
+from wtfarray._dispatch import keeps_both_layouts, sums_over_pairs
 from wtfarray._models.tensor import apply_to_mode
-
-State = TypeVar("State")
-SMALL = 256
-"""Matrices of no more rows are kept in both orders of memory."""
-FEW = 2**16
-"""Samples with no more pairs of bins, in all, are summed in logarithms over all pairs."""
+from wtfarray._transport.control_flow import ControlFlow, HostControlFlow
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,15 +32,18 @@ class GibbsKernel:
     costs: tuple[Array, ...]
     eps: float
     matrices: tuple[Array, ...]
-    is_open: bool
-    """Whether every cost is finite: everything can go everywhere."""
+    all_finite: bool
+    """Whether every cost is finite: mass can be transported between any two bins."""
+
+    flow: ClassVar[ControlFlow] = HostControlFlow()
+    """How decisions that depend on the data are made."""
 
     @classmethod
     def of(cls, costs: tuple[Array, ...], eps: float) -> GibbsKernel:
         """Build the kernel's matrices once."""
         xp = array_namespace(*costs)
         matrices = tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs)
-        return cls(costs, eps, matrices, all_open(costs))
+        return cls(costs, eps, matrices, are_finite(costs))
 
     def apply(self, stack: Array) -> Array:
         """``K F`` for every sample F, by plain products."""
@@ -75,7 +74,7 @@ class GibbsKernel:
         where BLAS is one and a half times as fast at small ones; large ones are not copied for it.
         """
         *others, last = self.matrices
-        if last.shape[0] > SMALL:
+        if not keeps_both_layouts(last.shape[0]):
             return self.matrices
         xp = array_namespace(last)
         rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
@@ -89,18 +88,17 @@ class GibbsKernel:
     def _log_product(
         self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
     ) -> Array:
-        bins = math.prod(logs.shape[1:])
-        if logs.shape[0] * bins * bins <= FEW:
+        if sums_over_pairs(logs.shape[0], math.prod(logs.shape[1:])):
             return _log_apply_dense(logs, dense(costs) * (-1.0 / self.eps))
         return _log_apply(logs, matrices, costs, self.eps)
 
-    def longest_way(self) -> float:
-        """What potentials vary by at most: see `longest_way`."""
-        return self._longest_way
+    def potential_range(self) -> float:
+        """A bound on how much a potential varies: see the function `potential_range`."""
+        return self._potential_range
 
     @cached_property
-    def _longest_way(self) -> float:
-        return longest_way(self.costs)
+    def _potential_range(self) -> float:
+        return potential_range(self.costs)
 
     def spacing(self) -> float:
         """The largest cost from a bin to the nearest other one along its axis."""
@@ -111,14 +109,14 @@ class GibbsKernel:
             spacings.append(float(nearest[np.isfinite(nearest)].max(initial=0.0)))
         return max(spacings)
 
-    def reaches(self, targets: Array) -> Array:
-        """From where some of the ``targets`` can be reached; bool, broadcasts against them."""
-        return _any_along(targets, self.costs, is_open=self.is_open)
+    def can_reach(self, targets: Array) -> Array:
+        """The bins from which some of the ``targets`` can be reached; broadcasts against them."""
+        return _any_along(targets, self.costs, all_finite=self.all_finite)
 
-    def reached(self, sources: Array) -> Array:
-        """What can be reached from some of the ``sources``; bool, broadcasts against them."""
+    def reachable_from(self, sources: Array) -> Array:
+        """The bins that can be reached from some of the ``sources``; broadcasts against them."""
         costs = tuple(cost.mT for cost in self.costs)
-        return _any_along(sources, costs, is_open=self.is_open)
+        return _any_along(sources, costs, all_finite=self.all_finite)
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` a sample, (N,), of finite costs."""
@@ -130,15 +128,6 @@ class GibbsKernel:
             total = total + xp.sum(a * xp.matmul(b, cost.mT), axis=1)
         return total
 
-    @staticmethod
-    def repeat(
-        goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
-    ) -> State:
-        """Step while ``goes_on``."""
-        while bool(goes_on(state)):
-            state = step(state)
-        return state
-
 
 def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
     """Multiply every axis by its matrix; the last first, whose product needs no batch."""
@@ -147,26 +136,26 @@ def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
     return stack
 
 
-def all_open(costs: Sequence[Array]) -> bool:
+def are_finite(costs: Sequence[Array]) -> bool:
     """Whether every cost is finite."""
     xp = array_namespace(*costs)
     return all(bool(xp.all(xp.isfinite(cost))) for cost in costs)
 
 
-def longest_way(costs: Sequence[Array]) -> float:
-    """The largest cost, summed over the axes; if ways are forbidden, of a step for every bin."""
+def potential_range(costs: Sequence[Array]) -> float:
+    """The largest finite cost, summed over axes; with infinite costs, times the bins of each."""
     xp = array_namespace(*costs)
-    is_open, total = all_open(costs), 0.0
+    all_finite, total = are_finite(costs), 0.0
     for cost in costs:
         largest = float(xp.max(xp.where(xp.isfinite(cost), cost, 0.0)))
-        total += largest if is_open else largest * float(cost.shape[0])
+        total += largest if all_finite else largest * float(cost.shape[0])
     return total
 
 
-def _any_along(some: Array, costs: tuple[Array, ...], *, is_open: bool) -> Array:
-    """Whether ways of finite cost lead to any of ``some``; where all do, in the whole sample."""
+def _any_along(some: Array, costs: tuple[Array, ...], *, all_finite: bool) -> Array:
+    """Whether any of ``some`` is at a finite cost; if all costs are finite, one answer a sample."""
     xp = array_namespace(some)
-    if is_open:
+    if all_finite:
         return xp.any(some, axis=tuple(range(1, some.ndim)), keepdims=True)
     count = xp.astype(some, costs[0].dtype)
     for axis, cost in enumerate(costs, start=1):
@@ -180,14 +169,14 @@ def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
     return float(info.smallest_normal) / float(info.eps) * terms
 
 
-def _from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
+def from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
     """Mantissa and scale of ``exp(logs)``: one scale a fibre, the fibre's maximum becomes 1."""
     xp = array_namespace(logs)
     top = xp.max(logs, axis=axis, keepdims=True)
     return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
 
 
-def _to_logs(mantissa: Array, scale: Array) -> Array:
+def to_logs(mantissa: Array, scale: Array) -> Array:
     """``log(mantissa exp(scale))``."""
     xp = array_namespace(mantissa)
     positive = mantissa > 0
@@ -205,20 +194,20 @@ def _log_apply(
     """
     xp = array_namespace(logs)
     exact: Array | None = logs
-    mantissa, scale = _from_logs(logs, 1)
+    mantissa, scale = from_logs(logs, 1)
     for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
         fibres, top = _one_scale_a_fibre(mantissa, scale, axis, xp)
         product = apply_to_mode(fibres, matrix, axis)
         fine = product >= smallest_sum(product.dtype, product.shape[axis], xp)
         lost = ~fine & (top > -math.inf)
         if bool(xp.any(lost)):
-            before = _to_logs(mantissa, scale) if exact is None else exact
+            before = to_logs(mantissa, scale) if exact is None else exact
             exact = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
             exact = _recompute(exact, lost, before, cost * (-1.0 / eps), axis, xp)
-            mantissa, scale = _from_logs(exact, min(axis + 1, len(matrices)))
+            mantissa, scale = from_logs(exact, min(axis + 1, len(matrices)))
         else:
             exact, mantissa, scale = None, product, top
-    return _to_logs(mantissa, scale) if exact is None else exact
+    return to_logs(mantissa, scale) if exact is None else exact
 
 
 def _log_apply_dense(logs: Array, exponents: Array) -> Array:
@@ -251,7 +240,7 @@ def _one_scale_a_fibre(
     weak = largest < float(xp.finfo(mantissa.dtype).eps)
     if bool(xp.any(weak & (xp.max(mantissa, axis=axis, keepdims=True) > 0))):
         # The fibre's own maximum is far below that of the scales: only logarithms can tell it.
-        return _from_logs(_to_logs(mantissa, scale), axis)
+        return from_logs(to_logs(mantissa, scale), axis)
     some = largest > 0
     largest = xp.where(some, largest, 1.0)
     return scaled / largest, xp.where(some, xp.log(largest) + top, -math.inf)

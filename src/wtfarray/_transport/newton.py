@@ -17,42 +17,30 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.samples import inner, largest, per_sample, slices_of
 from wtfarray._arrays.typing import Array
-from wtfarray._transport.inner_solver import InnerSolver, Iterate, reach, translation
+from wtfarray._dispatch import newton_batch
+from wtfarray._transport.iterate import Iterate, search_radius, translation
 from wtfarray._transport.kernels import dense, logsumexp
-from wtfarray._transport.potential import dual_of_free
-from wtfarray._transport.problem import FAR, Marginal, TransportProblem
-from wtfarray._transport.sinkhorn import Sinkhorn
-
-FEW = {False: ((64, 4.0),), True: ((64, 1.0), (256, 8.0))}
-"""
-Samples of so many bins, so many eps apart, are solved by Newton's method, and more of them if the
-transport is balanced: there Sinkhorn's iterations have nothing else to hold on to.
-"""
-CHUNK = 2**18
-"""Plans are computed so many entries at a time."""
-TRIALS = 12
-LIGHT = 1e-6
-"""Bins of less than this share of the mass follow the others by plain steps, in logarithms."""
-FAR_OFF = 30.0
-"""A Newton step longer than this multiple of eps starts where the quadratic model says little."""
-PATIENCE = 20
-"""Iterations until a sample that is still far off is led through the coarser levels again."""
-RATIO = 3.0
-"""Of two levels of smoothing."""
+from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.problem import Marginal, TransportProblem
 
 
-def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = None) -> InnerSolver:
-    """The solver that suits the problem, whose samples may have weights, (N,)."""
-    if has_few_bins(problem):
-        return Newton(problem, g)
-    return Sinkhorn(problem, g, weights=weights)
+@dataclass(frozen=True)
+class NewtonSettings:
+    """How Newton's method is safeguarded."""
+
+    trials: int = 12
+    """Of the line search; the last one is a plain step, which always raises the value."""
+    light_share: float = 1e-6
+    """Bins of less than this share of the mass take plain steps, in logarithms."""
+    far_step: float = 30.0
+    """In units of eps: a longer step starts where the quadratic model says little."""
+    continue_every: int = 20
+    """Iterations until a sample that is still far off is led through larger eps again."""
+    level_ratio: float = 3.0
+    """Between two levels of smoothing of that continuation."""
 
 
-def has_few_bins(problem: TransportProblem) -> bool:
-    """Whether samples have few bins, and these lie so far apart that the plan is all but sparse."""
-    bins = math.prod(problem.data.shape[1:])
-    limits = [apart for few, apart in FEW[problem.conserves_mass] if bins <= few]
-    return bool(limits) and problem.kernel.spacing() > limits[0] * problem.kernel.eps
+SETTINGS = NewtonSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +51,7 @@ class _Point:
     logs: Array
     """``log K f``."""
     q: Array
-    rest: Array
+    gradient: Array
     """``Y exp(-g/lam) - q``, the gradient of the value."""
     step: Array
     light: Array
@@ -73,7 +61,7 @@ class _Point:
     @cached_property
     def size(self) -> Array:
         """L1 norm of the gradient."""
-        return per_sample(array_namespace(self.rest).abs(self.rest))
+        return per_sample(array_namespace(self.gradient).abs(self.gradient))
 
     @cached_property
     def length(self) -> Array:
@@ -83,7 +71,7 @@ class _Point:
     @cached_property
     def decrement(self) -> Array:
         """Twice what the step gains in the quadratic model."""
-        return array_namespace(self.rest).abs(inner(self.rest, self.step))
+        return array_namespace(self.gradient).abs(inner(self.gradient, self.step))
 
     def where(self, some: Array, other: _Point) -> _Point:
         """The ``other`` point in some of the samples, (N,) bool."""
@@ -105,20 +93,20 @@ class Newton:
     far off it is followed from large eps to small.
     """
 
-    def __init__(self, problem: TransportProblem, g: Array, *, follows: bool = True) -> None:
+    def __init__(self, problem: TransportProblem, g: Array, *, continues: bool = True) -> None:
         self.problem = problem
         self.g = g
         """Where the next solve starts."""
-        self.goes_on = False
+        self.continues = False
         """Nothing is remembered from one solve to the next but g."""
         self.evaluations = 0
-        self._reach = max(reach(problem), problem.kernel.eps)  # of one bin the cost is 0
-        self._follows = follows
+        self._radius = max(search_radius(problem), problem.kernel.eps)  # of one bin the cost is 0
+        self._continues = continues
         self._bins = math.prod(g.shape[1:])
         self._data = self._flat(problem.data)
         shape = tuple(problem.data.shape)
-        self._reached = self._flat(array_namespace(g).broadcast_to(problem.reached, shape))
-        self._slices = slices_of(g.shape[0], max(1, CHUNK // self._bins**2))
+        self._reachable = self._flat(array_namespace(g).broadcast_to(problem.reachable, shape))
+        self._slices = slices_of(g.shape[0], newton_batch(self._bins))
         self._exponents = dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
 
     def _flat(self, stack: Array) -> Array:
@@ -128,24 +116,24 @@ class Newton:
         self,
         Y: Array,
         tolerance: float = 0.0,  # noqa: ARG002
-        max_iter: int = 0,  # noqa: ARG002
+        max_iter: int | None = None,  # noqa: ARG002
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end, whatever is asked for."""
         xp = array_namespace(Y)
         shape = tuple(Y.shape)
         Y = self._flat(Y)
-        live = (Y > 0) & self._reached
+        live = (Y > 0) & self._reachable
         log_Y = xp.log(xp.where(live, Y, 1.0))
         point = self._point(self._flat(self.g), Y, live)
         n = 0
         while True:
-            if self._follows and n % PATIENCE == 0:
-                point = self._followed(point, Y, live, shape)
+            if self._continues and n % SETTINGS.continue_every == 0:
+                point = self._continued(point, Y, live, shape)
             n += 1
             self.g = xp.reshape(point.g, shape)
-            ratio = xp.where(live, log_Y - self._log_mass(point, shape), 0.0)
-            yield self._iterate(point, ratio, shape)
-            point = self._advanced(point, ratio, Y, live)
+            log_ratio = xp.where(live, log_Y - self._log_mass(point, shape), 0.0)
+            yield self._iterate(point, log_ratio, shape)
+            point = self._advanced(point, log_ratio, Y, live)
 
     def _log_mass(self, point: _Point, shape: tuple[int, ...]) -> Array:
         """``g/lam + log q``, however small q is: ``log Y`` at the solution."""
@@ -158,32 +146,32 @@ class Newton:
         back = parts[0] if len(parts) == 1 else xp.concat(parts)
         return back + point.g * (1.0 / self.problem.damping)  # 1/eps + 1/lam
 
-    def _iterate(self, point: _Point, ratio: Array, shape: tuple[int, ...]) -> Iterate:
+    def _iterate(self, point: _Point, log_ratio: Array, shape: tuple[int, ...]) -> Iterate:
         xp = array_namespace(point.g)
         # Where the quadratic model holds it tells the error; concavity bounds it everywhere.
         near = point.length <= self.problem.kernel.eps
-        error = xp.where(near, point.decrement, point.size * self._reach)
-        aside = xp.where(point.light, ratio * self.problem.damping, 0.0)
-        error = error + xp.abs(inner(point.rest, aside))
-        q, log_Kf, ratio, rest = (
-            xp.reshape(array, shape) for array in (point.q, point.logs, ratio, point.rest)
+        error = xp.where(near, point.decrement, point.size * self._radius)
+        aside = xp.where(point.light, log_ratio * self.problem.damping, 0.0)
+        error = error + xp.abs(inner(point.gradient, aside))
+        q, log_Kf, log_ratio, gradient = (
+            xp.reshape(array, shape) for array in (point.q, point.logs, log_ratio, point.gradient)
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
-        return Iterate(self.g, marginal, shift, ratio, rest, error, point.size)
+        return Iterate(self.g, marginal, shift, log_ratio, gradient, error, point.size)
 
-    def _advanced(self, point: _Point, ratio: Array, Y: Array, live: Array) -> _Point:
+    def _advanced(self, point: _Point, log_ratio: Array, Y: Array, live: Array) -> _Point:
         """One step of every sample."""
         xp = array_namespace(Y)
         eps = self.problem.kernel.eps
         tiny = float(xp.finfo(Y.dtype).eps)
         rounding = 500.0 * tiny * (xp.abs(point.value) + eps * self.problem.mass)
-        t = xp.minimum(1.0, self._reach / xp.maximum(point.length, tiny * self._reach))
+        t = xp.minimum(1.0, self._radius / xp.maximum(point.length, tiny * self._radius))
         near = point.length <= eps
-        plain = ratio * self.problem.damping
+        plain = log_ratio * self.problem.damping
         best, searching = point, point.value == point.value
-        for trial in range(TRIALS):
-            last = trial == TRIALS - 1
+        for trial in range(SETTINGS.trials):
+            last = trial == SETTINGS.trials - 1
             # A plain step of any of the bins raises the value.
             step = plain if last else xp.where(point.light, plain, point.step * t[:, None])
             new = self._point(point.g + step, Y, live)
@@ -200,10 +188,10 @@ class Newton:
             t = t * 0.25
         return best
 
-    def _followed(self, point: _Point, Y: Array, live: Array, shape: tuple[int, ...]) -> _Point:
+    def _continued(self, point: _Point, Y: Array, live: Array, shape: tuple[int, ...]) -> _Point:
         """Where the solution is far off: what following it from a larger eps leads to."""
         xp = array_namespace(Y)
-        far = point.length > FAR_OFF * self.problem.kernel.eps
+        far = point.length > SETTINGS.far_step * self.problem.kernel.eps
         if not bool(xp.any(far)):
             return point
         g, model = xp.reshape(point.g, shape), xp.reshape(Y, shape)
@@ -217,7 +205,7 @@ class Newton:
                 found = next(points)
                 if float(xp.sum(found.decrement)) <= allowed:
                     break
-            change = (found.g - g) * (1.0 / RATIO)
+            change = (found.g - g) * (1.0 / SETTINGS.level_ratio)
             g = found.g
         new = self._point(self._flat(g + change), Y, live)
         return point.where(far & (new.value > point.value), new)
@@ -226,10 +214,13 @@ class Newton:
     def _levels(self) -> list[Newton]:
         """The same problem with larger eps, from the largest to the smallest."""
         problem = self.problem
-        most = 0.05 * problem.kernel.longest_way() / problem.kernel.eps
-        count = math.ceil(math.log(max(most, 1.0)) / math.log(RATIO))
-        coarser = (problem.at_eps(problem.kernel.eps * RATIO**k) for k in range(count, 0, -1))
-        return [Newton(level, self.g, follows=False) for level in coarser]
+        most = 0.05 * problem.kernel.potential_range() / problem.kernel.eps
+        count = math.ceil(math.log(max(most, 1.0)) / math.log(SETTINGS.level_ratio))
+        coarser = (
+            problem.at_eps(problem.kernel.eps * SETTINGS.level_ratio**k)
+            for k in range(count, 0, -1)
+        )
+        return [Newton(level, self.g, continues=False) for level in coarser]
 
     def _point(self, g: Array, Y: Array, live: Array) -> _Point:
         """Evaluate everything at g, moved by the best constant."""
@@ -239,16 +230,16 @@ class Newton:
         shrunk = xp.where(live, Y, 0.0)
         if not self.problem.conserves_mass:
             shift, shrunk = translation(self.problem, g, Y, live)
-            g = xp.where(self._reached, g + shift[:, None], FAR * lam)
+            g = xp.where(self._reachable, g + shift[:, None], SATURATION * lam)
         stacks = (g, shrunk, live, self._data)
         parts = [self._plan(*(stack[some, :] for stack in stacks)) for some in self._slices]
-        log_Kf, q, rest, step, light = (
+        log_Kf, q, gradient, step, light = (
             arrays[0] if len(parts) == 1 else xp.concat(list(arrays))
             for arrays in zip(*parts, strict=True)
         )
         conjugate = self.problem.value_of_logs(xp.reshape(log_Kf, tuple(self.problem.data.shape)))
-        value = inner(dual_of_free(g, lam, xp), Y) - conjugate
-        return _Point(g, log_Kf, q, rest, step, light, value)
+        value = inner(dual_of_potential(g, lam, xp), Y) - conjugate
+        return _Point(g, log_Kf, q, gradient, step, light, value)
 
     def _plan(self, g: Array, shrunk: Array, live: Array, data: Array) -> tuple[Array, ...]:
         """``log K f``, the marginal q, the gradient, the Newton step, and the light bins."""
@@ -264,18 +255,18 @@ class Newton:
         log_Kf = xp.where(some, xp.log(total) + top, -math.inf)[:, :, 0]
         plan = plan * (xp.sqrt(data)[:, :, None] / total)
         q = xp.matmul(plan.mT, xp.sqrt(data)[:, :, None])[:, :, 0]
-        rest = xp.where(live, shrunk - q, 0.0)
-        light = xp.maximum(shrunk, q) <= LIGHT * xp.sum(data, axis=1, keepdims=True)
-        return log_Kf, q, rest, self._step(plan, shrunk, rest, live & ~light), light
+        gradient = xp.where(live, shrunk - q, 0.0)
+        light = xp.maximum(shrunk, q) <= SETTINGS.light_share * xp.sum(data, axis=1, keepdims=True)
+        return log_Kf, q, gradient, self._step(plan, shrunk, gradient, live & ~light), light
 
-    def _step(self, plan: Array, shrunk: Array, rest: Array, heavy: Array) -> Array:
+    def _step(self, plan: Array, shrunk: Array, gradient: Array, heavy: Array) -> Array:
         """The Newton step of the heavy bins; ``plan`` has been divided by the root of X."""
         xp = array_namespace(plan)
         info = xp.finfo(plan.dtype)
         identity = xp.eye(self._bins, dtype=plan.dtype, device=device_of(plan))[None, :, :]
         # The diagonal as a sum of the others: a difference would lose weak links.
         links = xp.matmul(plan.mT, plan) * ((1.0 - identity) / self.problem.kernel.eps)
-        diagonal = xp.sum(links, axis=2) + xp.abs(rest) * (1.0 / self._reach)
+        diagonal = xp.sum(links, axis=2) + xp.abs(gradient) * (1.0 / self._radius)
         if not self.problem.conserves_mass:
             diagonal = diagonal + shrunk * (1.0 / self.problem.lam)
         usable = heavy & (diagonal > float(info.smallest_normal) / float(info.eps))
@@ -288,5 +279,5 @@ class Newton:
             norm = xp.sqrt(xp.sum(root * root, axis=1, keepdims=True))
             constant = root / xp.where(norm > 0, norm, 1.0)
             matrix = matrix + constant[:, :, None] * constant[:, None, :]
-        solution = xp.linalg.solve(matrix, (rest * scale)[:, :, None])
+        solution = xp.linalg.solve(matrix, (gradient * scale)[:, :, None])
         return solution[:, :, 0] * scale

@@ -1,12 +1,18 @@
-"""The change of variables between the potential g, which is free, and the dual variable u < lam."""
+"""
+The change of variables between the potential g, which is free, and the dual variable u < lam.
+
+``u = -lam expm1(-g/lam)``, and ``u = g`` for infinite lam. In g the semi-unbalanced conjugate is
+the balanced one, and no constraint is left.
+"""
 
 import math
 
 from wtfarray._arrays.typing import Array, Namespace
+from wtfarray._dispatch import may_use_exp
 from wtfarray._models.entropy import largest_exponent
 
-SLIGHT = 1e-11
-"""Errors of the exponents of a block, those of the dual variable over rho, let pass for speed."""
+SATURATION = 40.0
+"""Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
 
 
 def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, Array, Array]:
@@ -18,27 +24,23 @@ def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, A
     """
     lowest = xp.min(g)
     outside = ~(lowest >= -lam * largest_exponent(g.dtype, xp))
-    # One number decides it: a minimum entry by entry would be a pass more.
+    # One number decides it: a minimum entry by entry would be one more pass over memory.
     exponent = g * xp.where(outside, math.nan, xp.full_like(lowest, -1.0 / lam))
-    if lam * float(xp.finfo(g.dtype).eps) <= SLIGHT * rho:
-        slope = xp.exp(exponent)  # libraries take up to three times as long for expm1
+    if may_use_exp(lam, rho, float(xp.finfo(g.dtype).eps)):
+        slope = xp.exp(exponent)
         return slope - 1.0, slope, outside
     shrunk = xp.expm1(exponent)
     return shrunk, shrunk + 1.0, outside
 
 
-def dual_of_free(g: Array, lam: float, xp: Namespace) -> Array:
-    """
-    The paper's dual variable ``u = -lam expm1(-g/lam)``.
-
-    ``g`` is free where ``u < lam`` is a constraint; balanced (lam infinite): u = g.
-    """
+def dual_of_potential(g: Array, lam: float, xp: Namespace) -> Array:
+    """``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g."""
     if math.isinf(lam):
         return g
     cap = largest_exponent(g.dtype, xp)
     return xp.expm1(xp.minimum(g * (-1.0 / lam), cap)) * (-lam)
 
 
-def free_of_dual(u: Array, lam: float, xp: Namespace) -> Array:
-    """``g = -lam log(1 - u/lam)``, the inverse of `dual_of_free`, for u < lam."""
+def potential_of_dual(u: Array, lam: float, xp: Namespace) -> Array:
+    """``g = -lam log(1 - u/lam)``, the inverse of `dual_of_potential`, for u < lam."""
     return u if math.isinf(lam) else xp.log1p(u * (-1.0 / lam)) * (-lam)

@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array
-from wtfarray._models.entropy import kl_divergence, xlogx
-from wtfarray._transport.certificate import Mending
+from wtfarray._dispatch import certificate_batch
+from wtfarray._models.entropy import xlogx
+from wtfarray._transport.certificate import Plan, mended_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel, smallest_sum
-from wtfarray._transport.potential import dual_of_free
-
-FAR = 40.0
-"""Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
-CHUNK = 2**16
-"""Samples are certified so many entries at a time: it takes some fifteen temporaries."""
+from wtfarray._transport.potential import SATURATION, dual_of_potential
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +29,34 @@ class Marginal:
     denominator: Array | None
     """``K f`` with the maximum of g taken off; None where ``top`` holds ``log K f``."""
     top: Array
+
+
+@dataclass(frozen=True)
+class PlainRange:
+    """Where plain kernel products, without logarithms, keep their digits."""
+
+    floor: float
+    """Next to 0; nothing is divided by less."""
+    threshold: float
+    """K f below this may have lost digits to underflow."""
+    positive: bool
+    """Whether no entry of X is 0."""
+    never_underflows: bool
+    """Whether the products keep their digits for every g: nothing is checked."""
+
+    @classmethod
+    def of(cls, data: Array, mass: Array, kernel: GibbsKernel) -> PlainRange:
+        """The range for data (N, m_1, ..., m_t) and their masses, (N,)."""
+        xp = array_namespace(data)
+        info = xp.finfo(data.dtype)
+        bins = math.prod(data.shape[1:])
+        # X / floor and its sums stay finite, and what is above the threshold does not feel floor.
+        floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
+        threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
+        # The largest of f is 1, and of X / K f no less than the mean of X over the number of bins.
+        least = min(1.0, float(xp.min(mass)) / bins**2)
+        weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
+        return cls(floor, threshold, bool(xp.all(data > 0)), weakest * least >= threshold)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,14 +77,8 @@ class TransportProblem:
     """<X, 1> of each sample, (N,)."""
     constant: Array
     """-eps E(X) of each sample, (N,)."""
-    floor: float
-    """Next to 0; nothing is divided by less."""
-    threshold: float
-    """K f below this may have lost digits."""
-    positive: bool = False
-    """Whether no entry of X is 0."""
-    never_lost: bool = False
-    """Whether plain products are known to keep their digits, whatever g: nothing is checked."""
+    plain: PlainRange | None = None
+    """Where plain kernel products may be used; None: in the log domain only."""
 
     @classmethod
     def of(
@@ -68,36 +86,25 @@ class TransportProblem:
     ) -> TransportProblem:
         """Compute once what does not depend on g."""
         xp = array_namespace(data)
-        info = xp.finfo(data.dtype)
         mass = per_sample(data)
-        # X / floor and its sums stay finite, and what is above the threshold does not feel floor.
-        floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
-        threshold = max(
-            2.0 * floor / float(info.eps), smallest_sum(data.dtype, math.prod(data.shape[1:]), xp)
-        )
-        # The largest of f is 1, and of X / K f no less than the mean of X over the number of bins.
-        least = min(1.0, float(xp.min(mass)) / math.prod(data.shape[1:]) ** 2)
-        weakest = math.exp(-kernel.longest_way() / kernel.eps) if kernel.is_open else 0.0
-        return cls(
-            data,
-            kernel,
-            lam,
-            order,
-            mass,
-            per_sample(xlogx(data, xp) - data) * (-kernel.eps),
-            floor,
-            threshold,
-            bool(xp.all(data > 0)),
-            weakest * least >= threshold,
-        )
+        constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
+        plain = PlainRange.of(data, mass, kernel)
+        return cls(data, kernel, lam, order, mass, constant, plain)
 
     @cached_property
     def padding(self) -> Array | float:
         """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; the floor elsewhere."""
         xp = array_namespace(self.data)
-        if self.positive:
-            return self.floor
-        return xp.where(self.data > 0, self.floor, xp.ones_like(self.data))
+        limits = self.plain_range
+        if limits.positive:
+            return limits.floor
+        return xp.where(self.data > 0, limits.floor, xp.ones_like(self.data))
+
+    @property
+    def plain_range(self) -> PlainRange:
+        """Where plain products may be used, of a problem that has such a range."""
+        assert self.plain is not None
+        return self.plain
 
     def at_eps(self, eps: float) -> TransportProblem:
         """The same problem with another smoothing."""
@@ -123,21 +130,25 @@ class TransportProblem:
         return eps if self.conserves_mass else eps * lam / (lam + eps)
 
     @cached_property
-    def closed(self) -> Array | None:
+    def unreachable(self) -> Array | None:
         """Where, (N, ...) bool, no mass of a sample that has any can go; None: nowhere."""
-        if self.kernel.is_open:
+        if self.kernel.all_finite:
             return None
-        return ~self.kernel.reached(self.data > 0) & spread(self.mass > 0, self.data)
+        return ~self.kernel.reachable_from(self.data > 0) & spread(self.mass > 0, self.data)
 
     @cached_property
-    def reached(self) -> Array:
+    def reachable(self) -> Array:
         """Where mass of X can go at a finite cost; bool, broadcasts against X."""
         filled = spread(self.mass > 0, self.data)
-        return filled if self.closed is None else filled & ~self.closed
+        return filled if self.unreachable is None else filled & ~self.unreachable
 
-    def _heard(self, g: Array) -> Array:
+    def _masked(self, g: Array) -> Array:
         """-inf for g where no mass can go: it makes no difference to K f where X is positive."""
-        return g if self.closed is None else array_namespace(g).where(self.closed, -math.inf, g)
+        return (
+            g
+            if self.unreachable is None
+            else array_namespace(g).where(self.unreachable, -math.inf, g)
+        )
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """
@@ -176,7 +187,7 @@ class TransportProblem:
             log_q, log_Kf = self._log_marginal(g)
             return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
         logs, top = self._shifted(g)
-        ignored = None if self.never_lost else logs == -math.inf
+        ignored = None if self.plain_range.never_underflows else logs == -math.inf
         f = xp.exp(logs)
         del logs  # made anew below: the memory of an iteration is what limits a fit
         Kf, lost = self._denominator(f)
@@ -185,7 +196,7 @@ class TransportProblem:
             lost = ~(top > -math.inf)  # nothing is known of a sample that is ignored as a whole
             log_q = xp.log(back)
         else:
-            fine = (back >= self.threshold) | ignored | (spread(self.mass, g) == 0)
+            fine = (back >= self.plain_range.threshold) | ignored | (spread(self.mass, g) == 0)
             lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
             log_q = xp.log(xp.where(back > 0, back, 1.0))
         log_q += self._shifted(g)[0]
@@ -209,7 +220,7 @@ class TransportProblem:
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
         xp = array_namespace(g)
-        g = self._heard(g)
+        g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
         logs = g - top
         logs *= 1.0 / self.kernel.eps
@@ -219,13 +230,13 @@ class TransportProblem:
         """``K f``, safe to divide by, and the samples, (N,), in which it lost digits."""
         xp = array_namespace(f)
         Kf = self.kernel.apply(f)
-        if self.never_lost:
+        if self.plain_range.never_underflows:
             return Kf, self.mass < 0  # none
         Kf += self.padding
-        return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.threshold
+        return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.plain_range.threshold
 
     def _log_marginal(self, g: Array) -> tuple[Array, Array]:
-        h = self._heard(g) * (1.0 / self.kernel.eps)
+        h = self._masked(g) * (1.0 / self.kernel.eps)
         log_Kf = self.kernel.log_apply(h)
         return h + self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
 
@@ -239,7 +250,7 @@ class TransportProblem:
         """A lower bound and a duality gap of each sample, (N,) each, and the paper's u at g."""
         xp = array_namespace(Y)
         samples = self.data.shape[0]
-        size = max(1, CHUNK * samples // math.prod(self.data.shape))
+        size = certificate_batch(samples, math.prod(self.data.shape))
         if size >= samples:
             return self._bounds(g, Y)
         slices = slices_of(samples, size)
@@ -250,83 +261,28 @@ class TransportProblem:
     def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(Y)
         if not self.conserves_mass:
-            g = xp.where(self.reached, g, FAR * self.lam)
-        allowed = (Y > 0) | ~self.reached
+            g = xp.where(self.reachable, g, SATURATION * self.lam)
+        allowed = (Y > 0) | ~self.reachable
         masked = xp.where(allowed, g, -math.inf)
         values, q = self.safe_conjugate(masked)
-        u = dual_of_free(g, self.lam, xp)
+        u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
         values = inner(u, Y) - values
         u = xp.where(allowed, u, -math.inf)
-        if self.conserves_mass and self.closed is not None:
-            u = xp.where(self.closed, math.inf, u)
+        if self.conserves_mass and self.unreachable is not None:
+            u = xp.where(self.unreachable, math.inf, u)
         return values, gap, u
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
-        For finite lam the plan of any g has the right first marginal, and the gap of that plan
-        collapses to ``lam KL(q | Y exp(-g/lam))``. Balanced: the plan is rounded, or mended where
-        some ways are forbidden.
+        ``marginal`` is the second marginal q of the plan of g. Balanced, the plan is made feasible:
+        rounded, or mended where costs are infinite.
         """
-        if self.conserves_mass:
-            rounded = self._rounded_gap if self.kernel.is_open else self._mended_gap
-            return rounded(g, marginal, model)
-        xp = array_namespace(g)
-        shrunk = model * xp.exp(xp.where(model > 0, g, 0.0) * (-1.0 / self.lam))
-        return per_sample(kl_divergence(marginal, shrunk, xp)) * self.lam
-
-    def _mended_gap(self, g: Array, q: Array, Y: Array) -> Array:
-        h = self._heard(g) * (1.0 / self.kernel.eps)
+        if not self.conserves_mass:
+            return semi_unbalanced_gap(self.lam, g, marginal, model)
+        h = self._masked(g) * (1.0 / self.kernel.eps)
         log_a = self.log_scaling(self.kernel.log_apply(h))
-        return Mending(self.kernel, log_a, h, self.data, q).gap(g, Y)
-
-    def _rounded_gap(self, g: Array, q: Array, Y: Array) -> Array:
-        """
-        Gap of the plan rounded to the marginals X and Y (Altschuler, Weed and Rigollet 2017).
-
-        The plan G of g is scaled down by ``s = min(1, Y/q)``; what is then missing, rr of X and rc
-        of Y, both of mass mR, is sent by ``rr rc^T / mR``. The gap of a feasible plan P is
-        ``eps KL(P|G)``, which is convex in P: the bound is the mean of its values at the two parts,
-        each scaled up to mass m, and takes the form below, without cancellation.
-        """
-        xp = array_namespace(g)
-        eps = self.kernel.eps
-        h = g * (1.0 / eps)
-        log_a = self.log_scaling(self.kernel.log_apply(h))
-        kept = xp.minimum(q, Y)
-        missing = Y - kept
-        share = xp.where(q > 0, (q - kept) / xp.where(q > 0, q, 1.0), 0.0)  # 1 - s
-        slight = share < 0.5
-        log_s = xp.where(
-            slight | (kept <= 0),
-            xp.log1p(-xp.where(slight, share, 0.0)),
-            xp.log(xp.where(kept > 0, kept, 1.0)) - xp.log(xp.where(q > 0, q, 1.0)),
-        )
-        log_share = xp.where(share > 0, xp.log(xp.where(share > 0, share, 1.0)), -math.inf)
-        lost = xp.exp(log_a + self.kernel.log_apply(h + log_share))  # rr = a K(f (1 - s))
-        m1, mR = per_sample(kept), per_sample(missing)
-        mass = xp.where(m1 + mR > 0, m1 + mR, 1.0)
-        moves = mR > 0
-        # rr weighs mR, but for rounding: make it so, or share the rounding out over all of X.
-        found = per_sample(lost)
-        sound = found >= 0.5 * mR
-        lost = xp.where(
-            spread(sound, lost),
-            lost * spread(mR / xp.where(sound & moves, found, 1.0), lost),
-            self.data * spread(mR / mass, lost),
-        )
-        ratio = mR / mass
-        some, mR_safe = xp.where(moves, ratio, 1.0), xp.where(moves, mR, 1.0)
-        shrink = inner(kept, log_s) - m1 * xp.log1p(-xp.where(ratio < 1.0, ratio, 0.0))
-        rest = (
-            per_sample(xlogx(lost, xp))
-            - inner(lost, xp.where(lost > 0, log_a, 0.0))
-            + per_sample(xlogx(missing, xp))
-            - inner(missing, xp.where(missing > 0, h, 0.0))
-            - mR * (xp.log(mR_safe) + xp.log(some))
-        )
-        cost = self.kernel.product_cost(lost, missing) / mR_safe
-        gap = (shrink + xp.where(moves, rest, 0.0)) * eps + xp.where(moves, cost, 0.0)
-        return xp.maximum(gap, 0.0)
+        plan = Plan(self.kernel, log_a, h, self.data, marginal)
+        return rounded_gap(plan, model) if self.kernel.all_finite else mended_gap(plan, g, model)

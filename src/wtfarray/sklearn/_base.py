@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, Self
@@ -27,13 +26,18 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._fit.projection import fitted_atoms, project
-from wtfarray._fit.result import Factorisation
-from wtfarray._fit.specification import Kind, Setup
+from wtfarray._fit.projection import project_samples
+from wtfarray._fit.specification import Kind, Specification
 from wtfarray._losses.value import wasserstein
+from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
 from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
+
+PROJECTION_TOL = 1e-9
+"""Tolerance of `transform`, whose problem is convex."""
+PROJECTION_ITERATIONS = 1000
+"""Iterations of `transform` at most."""
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -130,13 +134,13 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         if first:
             self._fit_from_scratch(samples)
             return self
-        setup = self._problem(samples)
-        if setup.shapes[1:] != tuple(tuple(block.shape) for block in self._last):
+        spec = self._problem(samples)
+        if spec.shapes[1:] != tuple(tuple(block.shape) for block in self._last):
             msg = f"n_components is {self.n_components}: expected that of the first batch"
             raise ValueError(msg)
         past = self.n_samples_seen_ / samples.total
         blocks, n_iter = proximal_step(
-            setup, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
+            spec, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
         )
         self._keep(samples, blocks, running_share(past))
         self.n_iter_ += n_iter
@@ -147,10 +151,10 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self._sample_shape = tuple(samples.data.shape[1:])
         self._grid_shape = self._grid(self._sample_shape)
         self.loss_ = transport_loss(self.cost, self.eps, self.lam, self._grid_shape)
-        setup = self._problem(samples)
+        spec = self._problem(samples)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         result = fit_all(
-            setup,
+            spec,
             init=self.init,
             n_init=self.n_init,
             max_iter=self.max_iter,
@@ -161,12 +165,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             warnings.warn(
                 f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
             )
-        core = [] if result.core is None else [result.core]
-        self._keep(samples, [*result.factors, *core], 1.0)
+        self._keep(samples, result.blocks, 1.0)
         self.n_iter_ = result.n_iter
         self.n_samples_seen_ = samples.total
 
-    def _problem(self, samples: Samples) -> Setup:
+    def _problem(self, samples: Samples) -> Specification:
         """The problem of these samples, with checked parameters."""
         positive_integer("n_init", self.n_init)
         positive_integer("max_iter", self.max_iter)
@@ -203,8 +206,8 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _multiplied(self, blocks: list[Array]) -> Array:
         """The components that all blocks but the first make, (bins of a sample, n_components)."""
         if self._kind == "tucker":
-            return fitted_atoms(self._model(blocks[:-1], blocks[-1]))
-        return fitted_atoms(self._model(blocks, None))
+            return atoms_of(blocks[:-1], blocks[-1], None)
+        return atoms_of(blocks, None, None)
 
     def transform(self, X: Array) -> Array:
         """
@@ -304,8 +307,19 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         filled = np.flatnonzero(to_host(per_sample(X)) > 0)
         found = xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))
         if filled.size:
-            model = self._model([found, self._rows_like(X).mT], None)
-            found = xp.concat([found, project(model, self._on_grid(rows(X, filled)))])
+            projected = project_samples(
+                self._on_grid(rows(X, filled)),
+                self._rows_like(X).mT,
+                self.loss_,
+                constraint="rows",
+                rho=self.rho_coefs,
+                tol=PROJECTION_TOL,
+                max_iter=PROJECTION_ITERATIONS,
+            )
+            if not projected.converged:
+                message = f"{type(self).__name__}: {projected.message}"
+                warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            found = xp.concat([found, projected.coefficients])
         # Row 0 of what was found belongs to all empty samples.
         where = np.zeros(X.shape[0], dtype=np.int64)
         where[filled] = np.arange(1, filled.size + 1)
@@ -327,26 +341,6 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             X, Y = (Z * spread(weights, Z) for Z in (X, Y))
         least, _ = self.loss_.conjugate(X, xp.zeros_like(X))
         return max(float(wasserstein(X, Y, self.loss_).value + least), 0.0)
-
-    def _model(self, factors: list[Array], core: Array | None) -> Factorisation:
-        """A fit of these factors, as `project` and `fitted_atoms` take it."""
-        return Factorisation(
-            kind="nmf",
-            factors=factors,
-            core=core,
-            weights=None,
-            objective=math.nan,
-            gap=math.inf,
-            converged=False,
-            message="",
-            n_iter=0,
-            history=[],
-            dual=None,
-            loss=self.loss_,
-            rho=(self.rho_coefs, self.rho_atoms),
-            constraints=("rows", None),
-            shape=(factors[0].shape[0], *self._grid_shape),
-        )
 
     def _on_grid(self, X: Array) -> Array:
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))

@@ -56,5 +56,5 @@ def transport_loss(cost: Cost, eps: float, lam: float, grid: tuple[int, ...]) ->
         msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one for each axis of {grid}"
         raise ValueError(msg)
     given = Wasserstein(cost, eps, lam, modes)
-    scale = given.typical_cost() or 1.0  # one bin costs nothing
+    scale = given.mean_cost() or 1.0  # one bin costs nothing
     return Wasserstein([matrix / scale for matrix in given.costs], eps, lam, modes)

@@ -10,17 +10,14 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.typing import Array
-from wtfarray._fit.driver import best_of
-from wtfarray._fit.options import Plan
-from wtfarray._fit.result import Factorisation
-from wtfarray._fit.specification import Kind, Setup, set_up
+from wtfarray._fit.driver import FitSolution, best_of
+from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.specification import Kind, Specification, specify
 from wtfarray._fit.starts import feasible, kl_steps
-from wtfarray._losses.selection import terms_of
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
-from wtfarray._optimize.curvature import CurvaturePairs
-from wtfarray._solvers.envelope import Progress, minimise
-from wtfarray._solvers.objective import JointObjective, Problem
+from wtfarray._solvers.envelope import minimise
+from wtfarray._solvers.objective import JointObjective
 from wtfarray.sklearn._samples import Samples
 
 PULL = 0.03
@@ -41,7 +38,7 @@ def mean_problem(
     loss: Wasserstein,
     rho_coefs: float,
     rho_atoms: float,
-) -> Setup:
+) -> Specification:
     """
     The library's problem for an objective that is a mean.
 
@@ -52,7 +49,7 @@ def mean_problem(
     X = samples.data
     n, modes = X.shape[0], 2 if kind == "nmf" else X.ndim
     columns: Constraint = "columns"
-    setup = set_up(
+    spec = specify(
         kind,
         X,
         rank,
@@ -65,28 +62,33 @@ def mean_problem(
     )
     first = rho_coefs if samples.weights is None else rho_coefs * samples.weights[:, None]
     # The core counts as the columns of the samples' factor: its slices are what they stand for.
-    counts = [shape[1] for shape in setup.shapes[1:modes]]
-    counts += [shape[0] for shape in setup.shapes[modes:]]
-    return replace(setup, rho=(first, *(rho_atoms * n / count for count in counts)))
+    counts = [shape[1] for shape in spec.shapes[1:modes]]
+    counts += [shape[0] for shape in spec.shapes[modes:]]
+    return replace(spec, rho=(first, *(rho_atoms * n / count for count in counts)))
 
 
 def fit_all(
-    setup: Setup,
+    spec: Specification,
     *,
     init: str | None,
     n_init: int,
     max_iter: int,
     tol: float,
     rng: np.random.Generator,
-) -> Factorisation:
+) -> FitSolution:
     """The best of several starts."""
-    loss = setup.losses[0]
-    plan = Plan(loss, init, "envelope", tol, max_iter, None, None, progress=False, checkpoint=None)
-    return best_of(n_init, setup, plan, rng)
+    options = SolverOptions(init=init, tol=tol, max_iter=max_iter)
+    return best_of(n_init, spec, options, rng)
 
 
 def proximal_step(
-    setup: Setup, atoms: Sequence[Array], eps: float, past: float, *, max_iter: int, tol: float
+    spec: Specification,
+    atoms: Sequence[Array],
+    eps: float,
+    past: float,
+    *,
+    max_iter: int,
+    tol: float,
 ) -> tuple[list[Array], int]:
     """
     Fit a batch, all blocks at once, and hold the atoms to what they were.
@@ -98,49 +100,35 @@ def proximal_step(
 
     Returns the blocks and the number of iterations. See `running_share` for what to do with them.
     """
-    X = setup.X
+    X = spec.X
     xp = array_namespace(X)
-    n, modes = X.shape[0], setup.modes
+    n, modes = X.shape[0], spec.modes
     pull = PULL * eps * past
     before = [
         feasible(xp.astype(block, X.dtype), constraint)
-        for block, constraint in zip(atoms, setup.constraints[1:], strict=True)
+        for block, constraint in zip(atoms, spec.constraints[1:], strict=True)
     ]
-    first = xp.ones(setup.shapes[0], dtype=X.dtype, device=device_of(X))
-    start = [feasible(first, setup.constraints[0]), *before]
-    start = kl_steps(setup.model, X, start, setup.constraints, (0,))
+    first = xp.ones(spec.shapes[0], dtype=X.dtype, device=device_of(X))
+    start = [feasible(first, spec.constraints[0]), *before]
+    start = kl_steps(spec.model, X, start, spec.constraints, (0,))
     # rho E(A) + pull KL(A|B) = (rho + pull) H(A | B^(pull / (rho + pull))) + constant
-    rho: list[float | Array] = [setup.rho[0]]
+    rho: list[float | Array] = [spec.rho[0]]
     references: list[Array | None] = [None]
     for k, block in enumerate(before, start=1):
         weight = pull * n / (block.shape[1] if k < modes else block.shape[0])
-        rho.append(setup.rho[k] + weight)
-        references.append(block ** (weight / (setup.rho[k] + weight)))
-    problem = Problem(
-        setup.model,
-        terms_of(setup.losses, X, setup.sample_weight, None),
-        tuple(rho),
-        setup.constraints,
-        setup.free,
-        tuple(X.shape),
-        tuple(references),
-    )
+        rho.append(spec.rho[k] + weight)
+        references.append(block ** (weight / (spec.rho[k] + weight)))
+    problem = replace(spec.problem(), rho=tuple(rho), references=tuple(references))
     objective = JointObjective(problem, start)
-    steps = [0]
-
-    def report(progress: Progress, _: CurvaturePairs) -> bool:
-        steps[0] = progress.n_iter
-        return False
-
-    x, _ = minimise(
+    found = minimise(
         objective,
         objective.pack(start),
         (1.0,),
         tol=BATCH_TOL * tol,
         max_iter=max_iter,
-        report=report,
+        report=lambda *_: False,
     )
-    return objective.blocks(x), steps[0]
+    return objective.blocks(found.x), found.n_iter
 
 
 def running_share(past: float) -> float:

@@ -1,0 +1,67 @@
+"""The default solver of a fit: L-BFGS over all blocks at once, then prox-linear steps at kinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wtfarray._arrays.typing import Array
+from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._solvers.envelope import Progress, minimise
+from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.prox_linear import alternate, prox_linear_term
+from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._transport.inner_solver import has_distant_bins
+
+ROUGH_TOL = 1e-3
+"""Where the loss has kinks, the tolerance of L-BFGS, which prox-linear steps follow."""
+
+Resumable = tuple[Progress, CurvaturePairs]
+"""What it takes to go on from a step of L-BFGS."""
+
+
+def solve_jointly(
+    objective: JointObjective,
+    x: Array,
+    levels: tuple[float, ...],
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Evaluation, float, Resumable | None], bool],
+    resume: Resumable | None = None,
+    curvature: dict[str, NDArray[np.float64]] | None = None,
+) -> tuple[Array, StopReason]:
+    """
+    Minimise the joint objective from x; returns the last point and why it is the last.
+
+    ``report`` sees every step, its level of smoothing and what it takes to resume from it, None for
+    prox-linear steps, which are taken again. It ends the solve by returning True.
+    """
+    term = prox_linear_term(objective.problem)
+    has_kinks = term is not None and has_distant_bins(term.problem)
+    found = minimise(
+        objective,
+        x,
+        levels,
+        tol=max(tol, ROUGH_TOL) if has_kinks else tol,
+        max_iter=max_iter,
+        report=lambda progress, pairs: report(
+            progress.current, levels[progress.level], (progress, pairs)
+        ),
+        resume=resume,
+        curvature=curvature,
+    )
+    converged_roughly = has_kinks and found.reason is StopReason.TOLERANCE
+    if term is None or not (found.reason.is_blocked or converged_roughly):
+        return found.x, found.reason
+    x, reason = alternate(
+        objective,
+        term,
+        found.x,
+        tol=tol,
+        max_iter=max_iter,
+        report=lambda current: report(current, 1.0, None),
+    )
+    return x, found.reason if reason is StopReason.UNSOLVED else reason
