@@ -1,8 +1,8 @@
 """
 The figures of ``plots.md`` and ``rank.md``: ``python docs/figures.py`` draws them in ``_static``.
 
-Words after the command choose some of ``gallery``, ``parameters`` and ``ranks``. Needs Matplotlib,
-and a minute or two on one core.
+Arguments select some of ``gallery``, ``parameters`` and ``ranks``. Needs Matplotlib, and takes a
+minute or two on one core.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ CENTRES = (8.0, 20.0, 31.0)
 
 
 def histograms(samples: int = 40, seed: int = 0) -> np.ndarray:
-    """Mixtures (samples, BINS) of three bumps, each a little elsewhere in every sample."""
+    """Mixtures (samples, BINS) of three bumps whose positions vary from sample to sample."""
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.full(3, 0.6), samples)
     x = np.arange(BINS)
     X = np.zeros((samples, BINS))
     for centre, share in zip(CENTRES, shares.T, strict=True):
-        places = centre + rng.normal(0, 1, (samples, 1))
-        X += share[:, None] * np.exp(-(((x - places) / 2.5) ** 2))
+        position = centre + rng.normal(0, 1, (samples, 1))
+        X += share[:, None] * np.exp(-(((x - position) / 2.5) ** 2))
     return X / X.sum(axis=1, keepdims=True)
 
 
 def images(samples: int = 30, seed: int = 0) -> np.ndarray:
-    """Sums (samples, SIDE, SIDE) of three separable bumps that move about."""
+    """Sums (samples, SIDE, SIDE) of three separable bumps whose positions vary."""
     rng = np.random.default_rng(seed)
     x = np.linspace(-1, 1, SIDE)
     X = np.zeros((samples, SIDE, SIDE))
@@ -53,18 +53,18 @@ def images(samples: int = 30, seed: int = 0) -> np.ndarray:
 
 
 def line_loss(eps: float = 2e-2, lam: float = 10.0) -> wtf.Wasserstein:
-    """Transport along the bins of a histogram."""
+    """The transport loss along the bins of a histogram."""
     return wtf.Wasserstein(wtf.grid_cost(BINS), eps=eps, lam=lam)
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """Write one small picture."""
+    """Write a figure to ``_static``."""
     figure.savefig(STATIC / f"{name}.png", dpi=80)
     plt.close(figure)
 
 
 def gallery() -> None:
-    """One picture for each function of `wtfarray.plot`."""
+    """One figure for each function of `wtfarray.plot`."""
     X = histograms()
     fit = wtf.nmf(X, 3, line_loss(), rng=0)
     save(plot.atoms(fit).figure, "plot_atoms")
@@ -79,7 +79,7 @@ def gallery() -> None:
 
 
 def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
-    """The atoms of several fits beside each other."""
+    """The atoms of several fits, side by side."""
     fits = list(fits)
     figure, axes = plt.subplots(
         1, len(fits), figsize=(3.0 * len(fits), 2.4), sharex=True, sharey=True, layout="constrained"
@@ -95,7 +95,7 @@ def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
 
 
 def parameters() -> None:
-    """What eps, lam and rho do to the atoms."""
+    """The effect of eps, lam and rho on the atoms."""
     X = histograms()
     compare(
         "choose_eps",
@@ -123,8 +123,9 @@ def parameters() -> None:
 
 
 def ranks() -> None:
-    """What the rank does."""
-    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(), held_out=3)
+    """The criteria of a rank scan, and the atoms of three ranks."""
+    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(eps=4e-2), held_out=3)
+    sys.stdout.write(f"{scan}\n")
     save(plot.rank_scan(scan).figure, "choose_rank")
     compare("choose_rank_atoms", ((f"rank {r}", scan.fits[r - 1]) for r in (2, 3, 4)))
 
