@@ -1,8 +1,8 @@
 """
-The figures of ``plots.md`` and ``rank.md``: ``python docs/figures.py`` draws them in ``_static``.
+The figures of three pages: ``python docs/figures.py`` draws them in ``_static``.
 
-Arguments select some of ``gallery``, ``parameters`` and ``ranks``. Needs Matplotlib, and takes a
-minute or two on one core.
+Arguments select some of ``gallery`` (``plots.md``), ``parameters`` and ``ranks`` (``rank.md``) and
+``layers`` (``architecture.md``). Needs Matplotlib, and takes a minute or two on one core.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ from matplotlib import pyplot as plt
 STATIC = Path(__file__).parent / "_static"
 BINS, SIDE = 40, 16
 CENTRES = (8.0, 20.0, 31.0)
+LAYERS = (
+    ("wtfarray", "public: cp, tucker, nmf, losses; .sklearn .cli .plot .torch .jax"),
+    ("_fit", "one fit from arguments to result: driver, starts, checkpoint, projection, rank scan"),
+    ("_solvers", "minimise over the blocks: envelope, block dual, prox-linear"),
+    ("_losses", "value and gradient in the model: Wasserstein, Frobenius, KL, sums"),
+    ("_transport", "one stack of samples: kernels, conjugate, Sinkhorn, Newton, certificate"),
+    ("_models", "CP and Tucker as linear maps, n-mode products, entropies"),
+    ("_optimize", "L-BFGS, accelerated gradient descent, line search"),
+    ("_arrays", "validation, transfers to the host, stacks of samples"),
+    ("_dispatch.py", "every choice of method, as functions of plain numbers"),
+)
 
 
 def histograms(samples: int = 40, seed: int = 0) -> np.ndarray:
@@ -130,7 +141,40 @@ def ranks() -> None:
     compare("choose_rank_atoms", ((f"rank {r}", scan.fits[r - 1]) for r in (2, 3, 4)))
 
 
+def layers() -> None:
+    """The packages from top to bottom, as SVG."""
+    width, height, step = 760, 34, 46
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {step * len(LAYERS) + 4}" '
+            'font-family="sans-serif" font-size="14">'
+        ),
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        (
+            '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="4" refY="4" orient="auto">'
+            '<path d="M0,0 L8,4 L0,8 z" fill="#555555"/></marker></defs>'
+        ),
+    ]
+    for k, (name, text) in enumerate(LAYERS):
+        y = 4 + k * step
+        fill = "#cfe8f7" if k == 0 else "#f4f4f4"
+        parts.append(
+            f'<rect x="4" y="{y}" width="{width - 8}" height="{height}" rx="4" fill="{fill}" '
+            'stroke="#555555"/>'
+        )
+        parts.append(
+            f'<text x="16" y="{y + 22}" font-family="monospace" font-weight="bold">{name}</text>'
+        )
+        parts.append(f'<text x="140" y="{y + 22}">{text}</text>')
+        if k + 1 < len(LAYERS):
+            parts.append(
+                f'<path d="M70,{y + height} L70,{y + step - 4}" stroke="#555555" '
+                'marker-end="url(#tip)"/>'
+            )
+    (STATIC / "layers.svg").write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for step in (gallery, parameters, ranks):
+    for step in (gallery, parameters, ranks, layers):
         if len(sys.argv) < 2 or step.__name__ in sys.argv[1:]:
             step()

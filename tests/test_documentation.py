@@ -96,3 +96,15 @@ def test_every_block_has_a_language():
         assert len(fences) % 2 == 0, page
         assert all(fences[::2]), page
         assert not any(fences[1::2]), page
+
+
+def test_architecture_page_is_a_map():
+    """Every private module is listed under its package, and nothing that does not exist."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "wtfarray"
+    for path in re.findall(r"`((?:_\w+/)?_?\w+\.py)`", page):
+        assert (source / path).exists(), path
+    for package in sorted(path.parent for path in source.glob("_*/__init__.py")):
+        (listed,) = re.findall(rf"^`{package.name}/`\n:((?:.+\n)+)", page, re.MULTILINE)
+        modules = {path.stem for path in package.glob("*.py")} - {"__init__"}
+        assert modules <= set(re.findall(r"`(\w+)`", listed)), package.name
