@@ -144,16 +144,14 @@ def ranks() -> None:
 def layers() -> None:
     """The packages from top to bottom, as SVG."""
     width, height, step = 760, 34, 46
+    size = f"0 0 {width} {step * len(LAYERS) + 4}"
+    tip = '<path d="M0,0 L8,4 L0,8 z" fill="#555555"/>'
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {step * len(LAYERS) + 4}" '
-            'font-family="sans-serif" font-size="14">'
-        ),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-size="14"',
+        'font-family="sans-serif">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        (
-            '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="4" refY="4" orient="auto">'
-            '<path d="M0,0 L8,4 L0,8 z" fill="#555555"/></marker></defs>'
-        ),
+        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="4" refY="4"',
+        f'orient="auto">{tip}</marker></defs>',
     ]
     for k, (name, text) in enumerate(LAYERS):
         y = 4 + k * step
