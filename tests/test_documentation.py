@@ -98,6 +98,15 @@ def test_every_block_has_a_language():
         assert not any(fences[1::2]), page
 
 
+def test_links_of_the_readme_exist():
+    """Those of the pages are checked when the documentation is built."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    own = r"https://(?:raw\.)?github(?:usercontent)?\.com/wtfarray/wtfarray/(?:blob/|tree/|raw/)?main/"
+    for target in (re.sub(own, "", target) for target in targets):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
 def test_architecture_page_is_a_map():
     """Every private module is listed under its package, and nothing that does not exist."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
