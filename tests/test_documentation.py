@@ -111,7 +111,7 @@ def test_architecture_page_is_a_map():
     """Every private module is listed under its package, and nothing that does not exist."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "wtfarray"
-    for path in re.findall(r"`((?:_\w+/)?_?\w+\.py)`", page):
+    for path in re.findall(r"`(?:wtfarray/)?(_\w+(?:/\w+)?\.py)`", page):
         assert (source / path).exists(), path
     for package in sorted(path.parent for path in source.glob("_*/__init__.py")):
         (listed,) = re.findall(rf"^`{package.name}/`\n:((?:.+\n)+)", page, re.MULTILINE)
