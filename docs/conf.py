@@ -16,7 +16,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 # Only the docstrings of what is built on them are needed.

@@ -1,8 +1,8 @@
 """
-The figures of ``plots.md`` and ``rank.md``: ``python docs/figures.py`` draws them in ``_static``.
+The figures of three pages: ``python docs/figures.py`` draws them in ``_static``.
 
-Words after the command choose some of ``gallery``, ``parameters`` and ``ranks``. Needs Matplotlib,
-and a minute or two on one core.
+Arguments select some of ``gallery`` (``plots.md``), ``parameters`` and ``ranks`` (``rank.md``) and
+``layers`` (``architecture.md``). Needs Matplotlib, and takes a minute or two on one core.
 """
 
 from __future__ import annotations
@@ -24,22 +24,33 @@ from matplotlib import pyplot as plt
 STATIC = Path(__file__).parent / "_static"
 BINS, SIDE = 40, 16
 CENTRES = (8.0, 20.0, 31.0)
+LAYERS = (
+    ("wtfarray", "public: cp, tucker, nmf, losses; .sklearn .cli .plot .torch .jax"),
+    ("_fit", "one fit from arguments to result: driver, starts, checkpoint, projection, rank scan"),
+    ("_solvers", "minimise over the blocks: envelope, block dual, prox-linear"),
+    ("_losses", "value and gradient in the model: Wasserstein, Frobenius, KL, sums"),
+    ("_transport", "one stack of samples: kernels, conjugate, Sinkhorn, Newton, certificate"),
+    ("_models", "CP and Tucker as linear maps, n-mode products, entropies"),
+    ("_optimize", "L-BFGS, accelerated gradient descent, line search"),
+    ("_arrays", "validation, transfers to the host, stacks of samples"),
+    ("_dispatch.py", "every choice of method, as functions of plain numbers"),
+)
 
 
 def histograms(samples: int = 40, seed: int = 0) -> np.ndarray:
-    """Mixtures (samples, BINS) of three bumps, each a little elsewhere in every sample."""
+    """Mixtures (samples, BINS) of three bumps whose positions vary from sample to sample."""
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet(np.full(3, 0.6), samples)
     x = np.arange(BINS)
     X = np.zeros((samples, BINS))
     for centre, share in zip(CENTRES, shares.T, strict=True):
-        places = centre + rng.normal(0, 1, (samples, 1))
-        X += share[:, None] * np.exp(-(((x - places) / 2.5) ** 2))
+        position = centre + rng.normal(0, 1, (samples, 1))
+        X += share[:, None] * np.exp(-(((x - position) / 2.5) ** 2))
     return X / X.sum(axis=1, keepdims=True)
 
 
 def images(samples: int = 30, seed: int = 0) -> np.ndarray:
-    """Sums (samples, SIDE, SIDE) of three separable bumps that move about."""
+    """Sums (samples, SIDE, SIDE) of three separable bumps whose positions vary."""
     rng = np.random.default_rng(seed)
     x = np.linspace(-1, 1, SIDE)
     X = np.zeros((samples, SIDE, SIDE))
@@ -53,18 +64,18 @@ def images(samples: int = 30, seed: int = 0) -> np.ndarray:
 
 
 def line_loss(eps: float = 2e-2, lam: float = 10.0) -> wtf.Wasserstein:
-    """Transport along the bins of a histogram."""
+    """The transport loss along the bins of a histogram."""
     return wtf.Wasserstein(wtf.grid_cost(BINS), eps=eps, lam=lam)
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """Write one small picture."""
+    """Write a figure to ``_static``."""
     figure.savefig(STATIC / f"{name}.png", dpi=80)
     plt.close(figure)
 
 
 def gallery() -> None:
-    """One picture for each function of `wtfarray.plot`."""
+    """One figure for each function of `wtfarray.plot`."""
     X = histograms()
     fit = wtf.nmf(X, 3, line_loss(), rng=0)
     save(plot.atoms(fit).figure, "plot_atoms")
@@ -79,7 +90,7 @@ def gallery() -> None:
 
 
 def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
-    """The atoms of several fits beside each other."""
+    """The atoms of several fits, side by side."""
     fits = list(fits)
     figure, axes = plt.subplots(
         1, len(fits), figsize=(3.0 * len(fits), 2.4), sharex=True, sharey=True, layout="constrained"
@@ -95,7 +106,7 @@ def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
 
 
 def parameters() -> None:
-    """What eps, lam and rho do to the atoms."""
+    """The effect of eps, lam and rho on the atoms."""
     X = histograms()
     compare(
         "choose_eps",
@@ -123,13 +134,45 @@ def parameters() -> None:
 
 
 def ranks() -> None:
-    """What the rank does."""
-    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(), held_out=3)
+    """The criteria of a rank scan, and the atoms of three ranks."""
+    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(eps=4e-2), held_out=3)
+    sys.stdout.write(f"{scan}\n")
     save(plot.rank_scan(scan).figure, "choose_rank")
     compare("choose_rank_atoms", ((f"rank {r}", scan.fits[r - 1]) for r in (2, 3, 4)))
 
 
+def layers() -> None:
+    """The packages from top to bottom, as SVG."""
+    width, height, step = 760, 34, 46
+    size = f"0 0 {width} {step * len(LAYERS) + 4}"
+    tip = '<path d="M0,0 L8,4 L0,8 z" fill="#555555"/>'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-size="14"',
+        'font-family="sans-serif">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="4" refY="4"',
+        f'orient="auto">{tip}</marker></defs>',
+    ]
+    for k, (name, text) in enumerate(LAYERS):
+        y = 4 + k * step
+        fill = "#cfe8f7" if k == 0 else "#f4f4f4"
+        parts.append(
+            f'<rect x="4" y="{y}" width="{width - 8}" height="{height}" rx="4" fill="{fill}" '
+            'stroke="#555555"/>'
+        )
+        parts.append(
+            f'<text x="16" y="{y + 22}" font-family="monospace" font-weight="bold">{name}</text>'
+        )
+        parts.append(f'<text x="140" y="{y + 22}">{text}</text>')
+        if k + 1 < len(LAYERS):
+            parts.append(
+                f'<path d="M70,{y + height} L70,{y + step - 4}" stroke="#555555" '
+                'marker-end="url(#tip)"/>'
+            )
+    (STATIC / "layers.svg").write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for step in (gallery, parameters, ranks):
+    for step in (gallery, parameters, ranks, layers):
         if len(sys.argv) < 2 or step.__name__ in sys.argv[1:]:
             step()
