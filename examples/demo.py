@@ -1,8 +1,8 @@
 """
-Three shifting blobs: what a Wasserstein loss learns from them, and what a squared error does.
+Sources that move from image to image, found by a Wasserstein loss and by a squared error.
 
 Run with ``python examples/demo.py``; the picture goes to ``docs/_static/demo.png``. The content is
-in ``wtfarray/_demo.py``, for ``wtfarray demo`` shows the same without a checkout.
+in ``wtfarray/cli/_demo.py``, so that ``wtfarray demo`` shows the same without a checkout.
 """
 
 import argparse
