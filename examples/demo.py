@@ -15,4 +15,6 @@ FIGURE = Path(__file__).parent.parent / "docs" / "_static" / "demo.png"
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run the demonstration and draw its picture.")
     parser.add_argument("--out", type=Path, default=FIGURE, help="where the picture goes")
-    _demo.run(parser.parse_args().out)
+    parser.add_argument("--seed", type=int, default=0, help="other seeds draw other images")
+    arguments = parser.parse_args()
+    _demo.run(arguments.out, seed=arguments.seed)

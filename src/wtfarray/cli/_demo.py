@@ -2,7 +2,7 @@
 Three sources that move from image to image, found by a Wasserstein loss and by a squared error.
 
 Every image mixes a vertical bar, a horizontal bar and a spot in random shares, and each of them is
-displaced at random by several times its width. A CP decomposition looks for three separable atoms
+displaced at random, by up to five times the width of the bars. A CP decomposition looks for three separable atoms
 and the share of each in every image, once for each loss. ``wtfarray demo`` and ``examples/demo.py``
 run it; it needs Matplotlib.
 """
@@ -180,9 +180,11 @@ def _whole(fit: wtf.Factorisation) -> wtf.Factorisation:
     return fit
 
 
-def run(out: Path, write: Callable[[str], object] = print, *, progress: bool = True) -> None:
-    """Fit, print and draw."""
-    truth = mixture(np.random.default_rng(0))
+def run(
+    out: Path, write: Callable[[str], object] = print, *, progress: bool = True, seed: int = 0
+) -> None:
+    """Fit, print and draw; ``seed`` draws other images."""
+    truth = mixture(np.random.default_rng(seed))
     X = truth.images
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=10.0)
     begin = time.perf_counter()
