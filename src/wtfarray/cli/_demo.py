@@ -2,9 +2,9 @@
 Three sources that move from image to image, found by a Wasserstein loss and by a squared error.
 
 Every image mixes a vertical bar, a horizontal bar and a spot in random shares, and each of them is
-displaced at random, by up to five times the width of the bars. A CP decomposition looks for three separable atoms
-and the share of each in every image, once for each loss. ``wtfarray demo`` and ``examples/demo.py``
-run it; it needs Matplotlib.
+displaced at random by up to five times the width of the bars. A CP decomposition looks for three
+separable atoms and the share of each in every image, once for each loss. ``wtfarray demo`` and
+``examples/demo.py`` run it; it needs Matplotlib.
 """
 
 from __future__ import annotations
