@@ -1,8 +1,8 @@
 """
-Three shifting blobs: what a Wasserstein loss learns from them, and what a squared error does.
+Sources that move from image to image, found by a Wasserstein loss and by a squared error.
 
 Run with ``python examples/demo.py``; the picture goes to ``docs/_static/demo.png``. The content is
-in ``wtfarray/_demo.py``, for ``wtfarray demo`` shows the same without a checkout.
+in ``wtfarray/cli/_demo.py``, so that ``wtfarray demo`` shows the same without a checkout.
 """
 
 import argparse
@@ -15,4 +15,6 @@ FIGURE = Path(__file__).parent.parent / "docs" / "_static" / "demo.png"
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run the demonstration and draw its picture.")
     parser.add_argument("--out", type=Path, default=FIGURE, help="where the picture goes")
-    _demo.run(parser.parse_args().out)
+    parser.add_argument("--seed", type=int, default=0, help="other seeds draw other images")
+    arguments = parser.parse_args()
+    _demo.run(arguments.out, seed=arguments.seed)
