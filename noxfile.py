@@ -55,10 +55,18 @@ def tests(session: nox.Session, backend: str) -> None:
         extra = "cuda12"
     install(session, extra=extra, group="test")
     # The arrays of the tests are small: threads would only wait for each other.
-    session.run(
-        *("pytest", "--numprocesses", "2", "--backend", backend, *session.posargs),
-        env={"OMP_NUM_THREADS": "1"},
-    )
+    env = {"OMP_NUM_THREADS": "1"}
+    options = ["--numprocesses", "2", "--backend", backend]
+    if backend == "jax":
+        # Compilation takes half of the time: the workers share what they compile, and keep it for
+        # the next run. An entry that one worker reads while the other writes it is compiled again.
+        env |= {
+            "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+        options += ["-W", "ignore:Error reading persistent compilation cache:UserWarning"]
+    session.run("pytest", *options, *session.posargs, env=env)
 
 
 @nox.session
