@@ -58,8 +58,9 @@ def tests(session: nox.Session, backend: str) -> None:
     env = {"OMP_NUM_THREADS": "1"}
     options = ["--numprocesses", "2", "--backend", backend]
     if backend == "jax":
-        # Compilation takes half of the time: the workers share what they compile, and keep it for
-        # the next run. An entry that one worker reads while the other writes it is compiled again.
+        # Much of the time goes into compilation: the workers share what they compile, and keep it
+        # for the next run. An entry that one worker reads while the other writes it is compiled
+        # again.
         env |= {
             "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
