@@ -46,7 +46,7 @@ class TestCommonNamespace:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            ([1.0], "X is a list: expected an array of NumPy, torch"),
+            ([1.0], r"X is a list: expected an array, numpy\.asarray\(X\)"),
             (2.5, "X is a Python float: expected an array"),
             (True, "X is a Python bool: expected an array"),
             (np.ma.masked_array([1.0]), "X is a masked array: expected a plain array"),

@@ -17,6 +17,7 @@ from helpers import numpy_only
 
 import wtfarray as wtf
 from wtfarray._fit import driver
+from wtfarray._solvers.objective import FactorisationProblem
 
 
 @numpy_only
@@ -54,8 +55,7 @@ class TestEnds:
 
     @numpy_only
     def test_uncertified_objective_has_not_converged(self, monkeypatch):
-        monkeypatch.setattr("wtfarray._fit.driver.FINAL_ITERATIONS", 1)
-        monkeypatch.setattr("wtfarray._fit.driver.CERTIFIED", -1.0)
+        monkeypatch.setattr(driver, "CERTIFIED_GAP", -1.0)
         with unfinished("choose a larger eps"):
             assert not wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0).converged
 
@@ -91,14 +91,14 @@ class TestEnds:
 
     @numpy_only
     def test_interrupted_certificate_is_computed_again(self, monkeypatch):
-        certify = driver._certify
+        certify = FactorisationProblem.certify
 
         def interrupted(problem, blocks, *rest):
             if len(rest) == 1:
                 raise KeyboardInterrupt
             return certify(problem, blocks, *rest)
 
-        monkeypatch.setattr(driver, "_certify", interrupted)
+        monkeypatch.setattr(FactorisationProblem, "certify", interrupted)
         with unfinished("interrupted"):
             fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
         assert fit.stopped
@@ -106,7 +106,7 @@ class TestEnds:
 
     @numpy_only
     def test_interrupt_between_starts_returns_the_finished_one(self, monkeypatch):
-        start, calls = driver._start, []
+        start, calls = driver.first_start, []
 
         def interrupted(*arguments):
             calls.append(None)
@@ -114,7 +114,7 @@ class TestEnds:
                 raise KeyboardInterrupt
             return start(*arguments)
 
-        monkeypatch.setattr(driver, "_start", interrupted)
+        monkeypatch.setattr(driver, "first_start", interrupted)
         with unfinished("interrupted"):
             fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=3)
         monkeypatch.undo()
