@@ -60,6 +60,8 @@ class Thresholds:
 
     prox_linear_entries: int = 2**16
     """Up to this size prox-linear steps follow L-BFGS; their dual has as many unknowns."""
+    escape_entries: int = 2**10
+    """Up to this size a fit that has converged is perturbed, to leave a saddle point."""
     history_entries: int = 20_000_000
     """Block duals of more unknowns are minimised without the history that L-BFGS keeps."""
 
@@ -141,6 +143,11 @@ def sums_over_pairs(samples: int, bins: int) -> bool:
 def follows_with_prox_linear(entries: int) -> bool:
     """Whether data are small enough for prox-linear steps."""
     return entries <= THRESHOLDS.prox_linear_entries
+
+
+def tries_to_escape(entries: int, free_blocks: int) -> bool:
+    """Whether a fit may have a saddle point, and is small enough to look for a way out."""
+    return free_blocks > 1 and entries <= THRESHOLDS.escape_entries
 
 
 def keeps_history(entries: int) -> bool:

@@ -21,7 +21,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_sample_supports
 from wtfarray._losses.term import TermValue, tightened
 from wtfarray._transport.kernels import logsumexp
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
 NEAR = 2.0
@@ -139,7 +139,8 @@ class SparseSamplesTerm:
         some = xp.take(Y, self._filled, axis=0)
         log_Kb = logsumexp(self._log_K + h[:, None, :], 2, xp)
         conjugate = inner(self._x, log_Kb) * self._eps + self._some.constant
-        values = inner(u, some) - conjugate
+        product = dual_product(g, some, self.problem.lam, self.problem.kernel.flow)
+        values = product - conjugate
         return self._value(Y, u, values, error, error, g, converged=done)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

@@ -18,7 +18,7 @@ from wtfarray._dispatch import solves_on_support
 from wtfarray._losses.term import TermValue, tightened
 from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.anderson import Secants
-from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
 CAUTION = 0.03
@@ -115,7 +115,7 @@ class SparseTensorTerm:
             log_a = self.state
         self.potential = g = self._free(h)
         u = dual_of_potential(g, problem.lam, xp)
-        value = self._value(u, Y, log_Kb)
+        value = self._value(g, Y, log_Kb)
         gradient = unstack(problem, u, self.shape)
         return TermValue(float(value[0]), error, error, gradient, done)
 
@@ -150,17 +150,18 @@ class SparseTensorTerm:
             value, gap, u = problem.bounds(g, Y)
         else:
             u = dual_of_potential(g, problem.lam, xp)
-            value = self._value(u, Y, log_Kb)
+            value = self._value(g, Y, log_Kb)
             u = xp.where((Y > 0) | ~problem.reachable, u, -math.inf)
             gap = per_sample(kl_divergence(self._x, xp.exp(log_a + log_Kb), xp))
             gap = gap * problem.lam
         return float(value[0]), float(gap[0]), u
 
-    def _value(self, u: Array, Y: Array, log_Kb: Array) -> Array:
+    def _value(self, g: Array, Y: Array, log_Kb: Array) -> Array:
         """``<u, Y> - Phi*(X, u)``, (1,)."""
         problem = self._at_level
-        finite = array_namespace(Y).where(Y > 0, u, 0.0)
-        return inner(finite, Y) - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
+        finite = array_namespace(Y).where(Y > 0, g, 0.0)
+        product = dual_product(finite, Y, problem.lam, problem.kernel.flow)
+        return product - inner(self._x, log_Kb) * problem.kernel.eps - problem.constant
 
     def _cycle(self, log_a: Array, log_Y: Array) -> tuple[Array, Array, Array]:
         """From log a over log b = h to log K b on the support, with the best constant in each."""

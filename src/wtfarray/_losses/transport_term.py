@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, slices_of, spread, stack, unstack
+from wtfarray._arrays.samples import slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
 
@@ -120,7 +120,7 @@ class TransportTerm:
         g = point.g
         del point  # what it holds is not needed any more
         u = dual_of_potential(g, problem.lam, xp)
-        values = inner(u, Y) + values
+        values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
         return _Part(solver.g, u, values, gaps, error, done)
 
     def _iterate(

@@ -17,6 +17,7 @@ from wtfarray._arrays.samples import inner, largest, per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import kl_divergence, xlogx
 from wtfarray._transport.kernels import GibbsKernel
+from wtfarray._transport.potential import shrink
 
 MAX_STEPS = 500
 """Steps of conjugate gradients in `mended_gap`."""
@@ -38,8 +39,7 @@ class Plan:
 def semi_unbalanced_gap(lam: float, g: Array, q: Array, Y: Array) -> Array:
     """``lam KL(q | Y exp(-g/lam))``, (N,): what the duality gap of the plan of g collapses to."""
     xp = array_namespace(g)
-    shrunk = Y * xp.exp(xp.where(Y > 0, g, 0.0) * (-1.0 / lam))
-    return per_sample(kl_divergence(q, shrunk, xp)) * lam
+    return per_sample(kl_divergence(q, shrink(Y, g, lam, xp), xp)) * lam
 
 
 def rounded_gap(plan: Plan, Y: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from wtfarray._arrays.samples import inner, per_sample
+from wtfarray._arrays.samples import per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import xlogx
 from wtfarray._models.tensor import apply_to_mode
@@ -19,7 +19,7 @@ from wtfarray._transport.control_flow import ControlFlow, Result, State
 from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 from wtfarray._transport.sinkhorn import History, Target, sinkhorn_step
 
@@ -181,8 +181,8 @@ def _measured(
 
     As `TransportProblem.bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
     """
-    u = dual_of_potential(point.g, problem.lam, jnp)
-    values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
+    values = dual_product(point.g, Y, problem.lam, problem.kernel.flow)
+    values = values - problem.value(point.marginal) - problem.mass * point.shift
     allowed = jnp.where((Y > 0) | ~problem.reachable, point.g, -math.inf)
     gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
     floor = jnp.sum(problem.mass) * problem.kernel.eps

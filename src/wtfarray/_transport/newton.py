@@ -20,7 +20,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
 from wtfarray._transport.iterate import Iterate, search_radius, translation
 from wtfarray._transport.kernels import dense, logsumexp
-from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.potential import SATURATION, dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 
 
@@ -238,7 +238,7 @@ class Newton:
             for arrays in zip(*parts, strict=True)
         )
         conjugate = self.problem.value_of_logs(xp.reshape(log_Kf, tuple(self.problem.data.shape)))
-        value = inner(dual_of_potential(g, lam, xp), Y) - conjugate
+        value = dual_product(g, Y, lam, self.problem.kernel.flow) - conjugate
         return _Point(g, log_Kf, q, gradient, step, light, value)
 
     def _plan(self, g: Array, shrunk: Array, live: Array, data: Array) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ from wtfarray._dispatch import certificate_batch
 from wtfarray._models.entropy import xlogx
 from wtfarray._transport.certificate import Plan, mended_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel, smallest_sum
-from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -267,7 +267,7 @@ class TransportProblem:
         values, q = self.safe_conjugate(masked)
         u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
-        values = inner(u, Y) - values
+        values = dual_product(g, Y, self.lam, self.kernel.flow) - values
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
