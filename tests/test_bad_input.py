@@ -125,7 +125,7 @@ class TestValues:
 
     @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
     def test_numpy_matrix_is_refused(self):
-        with pytest.raises(TypeError, match="X is a matrix"):
+        with pytest.raises(TypeError, match=r"X is a numpy\.matrix"):
             wtf.nmf(np.asmatrix(np.ones((3, 4))), 2, wtf.KullbackLeibler())
 
     def test_number_of_bad_entries_is_stated(self, array):
