@@ -243,7 +243,7 @@ class TestRefused:
 
     def test_balanced_fit_refuses_samples_of_another_mass(self):
         fit = short_fit(np.array, "cp", "balanced")
-        with pytest.raises(ValueError, match="sample 1 of X weighs 2"):
+        with pytest.raises(ValueError, match="sample 1 of X has mass 2"):
             fit.project(data(3) * np.array([1.0, 2.0, 1.0])[:, None, None])
 
     def test_unknown_keyword_is_refused(self):

@@ -1,8 +1,8 @@
 """
-The change of variables between the potential g, which is free, and the dual variable u < lam.
+The change of variables between the potential g, unconstrained, and the dual variable u < lam.
 
-``u = -lam expm1(-g/lam)``, and ``u = g`` for infinite lam. In g the semi-unbalanced conjugate is
-the balanced one, and no constraint is left.
+``u = -lam expm1(-g/lam)``, and ``u = g`` for infinite lam. As a function of g the semi-unbalanced
+conjugate is the balanced one, and the constraint u < lam disappears.
 """
 
 import math
@@ -16,25 +16,25 @@ from wtfarray._models.entropy import largest_exponent
 from wtfarray._transport.control_flow import ControlFlow
 
 SATURATION = 40.0
-"""Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
+"""At this multiple of lam in g, ``u = lam`` up to rounding, as at bins that no mass reaches."""
 
 
 def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, Array, Array]:
     """
-    ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), that is too large somewhere: then NaN.
+    ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), an exponent is too large: then NaN.
 
-    The dual variable is ``-lam`` times the first, the second is its derivative. ``rho`` is what the
-    dual variable will be divided by.
+    The dual variable is ``-lam`` times the first, its derivative in g is the second. ``rho`` is the
+    number by which the dual variable will be divided.
     """
     lowest = xp.min(g)
     outside = ~(lowest >= -lam * largest_exponent(g.dtype, xp))
-    # One number decides it: a minimum entry by entry would be one more pass over memory.
+    # NaN by one scalar: clipping every entry would be one more pass over memory.
     exponent = g * xp.where(outside, math.nan, xp.full_like(lowest, -1.0 / lam))
     if may_use_exp(lam, rho, float(xp.finfo(g.dtype).eps)):
-        slope = xp.exp(exponent)
-        return slope - 1.0, slope, outside
-    shrunk = xp.expm1(exponent)
-    return shrunk, shrunk + 1.0, outside
+        derivative = xp.exp(exponent)
+        return derivative - 1.0, derivative, outside
+    change = xp.expm1(exponent)
+    return change, change + 1.0, outside
 
 
 def dual_of_potential(g: Array, lam: float, xp: Namespace) -> Array:
@@ -72,7 +72,7 @@ def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
     return flow.cond(overflows, split, lambda: inner(dual_of_potential(g, lam, xp), Y))
 
 
-def shrink(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:
+def scaled_by_potential(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:
     """``Y exp(-g/lam)``, 0 where Y is, also where the exponential itself overflows."""
     exponent = xp.where(Y > 0, g, 0.0) * (-1.0 / lam)
     cap = _overflow(g, lam, xp)
