@@ -15,7 +15,7 @@ from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 
 SHAPE, RANK, RHO = (3, 4), 2, 0.05
 TRANSPORT = wtf.Wasserstein(wtf.grid_cost(4), 0.3, 2.0)
-DISTANT = wtf.Wasserstein(wtf.grid_cost(4), 1e-3)
+DISTANT = wtf.Wasserstein(wtf.grid_cost(4), 1e-2)
 """Few bins, many eps apart: the loss is nearly piecewise linear."""
 
 
