@@ -365,6 +365,11 @@ class TestProjection:
             )
             np.testing.assert_allclose(found.dual[i], alone.dual[0], atol=2e-2)
         assert len(found.history) == 1  # there is no common history of the groups
+        groups = [fit.projection(X[group]) for group in _of_like_mass(X.sum(axis=(1, 2)))]
+        assert len(groups) > 2
+        gap = sum(group.gap for group in groups)
+        assert found.gap == pytest.approx(gap, rel=1e-6, abs=0.0)
+        assert (gap > 0) == (name == "unbalanced")
 
     @numpy_only
     @pytest.mark.xfail(

@@ -143,6 +143,13 @@ class TestOwnLoss:
         assert own.objective == pytest.approx(library.objective, rel=1e-10)
         assert_close(own.factors[1], library.factors[1], rtol=1e-6, atol=1e-9)
         assert abs(own.objective - plain.objective) > 1e-3 * abs(plain.objective)
+        # The dual variable is the gradient of the weighted loss; the objective is by definition.
+        rest = to_numpy(own.to_tensor()) - histograms()
+        scale = to_numpy(weights)[:, None, None]
+        np.testing.assert_allclose(to_numpy(own.dual), scale * rest, rtol=1e-9, atol=1e-12)
+        entropies = 0.01 * sum(map(entropy, own.factors))
+        expected = 0.5 * np.sum(scale * rest**2) + entropies
+        assert own.objective == pytest.approx(expected, rel=1e-10)
 
     def test_sum_with_transport(self, xp, array):
         spare_jax(xp)
