@@ -530,7 +530,7 @@ class TestBalanced:
     @pytest.mark.parametrize("block", [1, "weights"])
     def test_unconstrained_shared_blocks_are_refused(self, array, block):
         with pytest.raises(
-            ValueError, match=r"constraint is None.*each sample its mass.*finite lam"
+            ValueError, match=r"constraint is None.*the mass of each sample.*finite lam"
         ):
             self.ask(array, block, None)
 

@@ -21,6 +21,7 @@ from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._solvers import envelope
 from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
 from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.stop_reason import StopReason
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ def escaped(
     *,
     tol: float,
     report: Callable[[Evaluation], bool],
-) -> Array | None:
+) -> tuple[Array, StopReason] | None:
     """
-    A lower point than x, found from a perturbed one; None if none was found.
+    A lower point than x, found from a perturbed one, and why it is the last; None: there is none.
 
     ``report`` sees the steps that are below x, and ends the search by returning True.
     """
@@ -75,7 +76,7 @@ def escaped(
     )
     after = evaluate_until_solved(objective, found.x, inner_error * tol * scale)
     if after.converged and after.point.finite and after.point.value < below:
-        return found.x
+        return found.x, found.reason
     objective.restore(states)
     return None
 

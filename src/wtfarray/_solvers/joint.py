@@ -24,10 +24,10 @@ from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.inner_solver import has_distant_bins
 
 ROUGH_TOL = 1e-3
-"""Where the loss has kinks, the tolerance of L-BFGS, which prox-linear steps follow."""
+"""Tolerance of L-BFGS if the loss has kinks, where prox-linear steps follow."""
 
 Resumable = tuple[Progress, CurvaturePairs]
-"""What it takes to go on from a step of L-BFGS."""
+"""The state from which L-BFGS can be resumed."""
 
 
 def solve_jointly(
@@ -42,10 +42,11 @@ def solve_jointly(
     curvature: dict[str, NDArray[np.float64]] | None = None,
 ) -> tuple[Array, StopReason]:
     """
-    Minimise the joint objective from x; returns the last point and why it is the last.
+    Minimise the joint objective from x; returns the last point and the reason to stop.
 
-    ``report`` sees every step, its level of smoothing and what it takes to resume from it, None for
-    prox-linear steps, which are taken again. It ends the solve by returning True.
+    ``report`` is called after every step with the evaluation, the smoothing level, and the state to
+    resume from, which is None for prox-linear steps: these are repeated after a resumption. It ends
+    the solve by returning True.
     """
     x, reason = _descend(
         objective,
@@ -63,9 +64,12 @@ def solve_jointly(
     lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))
     if lower is None:
         return x, reason
+    x, reason = lower
+    if reason.by_caller:
+        return x, reason
     return _descend(
         objective,
-        lower,
+        x,
         (1.0,),
         tol=tol,
         max_iter=max_iter,
