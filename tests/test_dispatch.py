@@ -1,6 +1,7 @@
 """Every choice of a method, at and around the threshold that decides it."""
 
 import ast
+import itertools
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -93,8 +94,10 @@ def test_every_function_has_cases():
 FIELDS = [
     ("newton", (NewtonRule(8, 0.5),), "prefers_newton", (8, 1.0, 1.0), {"balanced": False}, True),
     ("newton", (), "prefers_newton", (8, 1e9, 1.0), {"balanced": False}, False),
-    ("newton_balanced", (NewtonRule(9, 99.0),), *("prefers_newton", (9, 9.0, 1.0)))
-    + ({"balanced": True}, False),
+    (
+        *("newton_balanced", (NewtonRule(9, 99.0),)),
+        *("prefers_newton", (9, 9.0, 1.0), {"balanced": True}, False),
+    ),
     ("newton_entries", 12, "newton_batch", (2,), {}, 3),
     ("straggler_samples", 2, "separates_stragglers", (2, 3), {}, True),
     ("straggler_bins", 3, "separates_stragglers", (99, 4), {}, False),
@@ -133,7 +136,7 @@ def test_levels_end_at_one_and_start_below_the_coarsest():
         levels = _dispatch.smoothing_levels(1.0, eps)
         assert levels[-1] == 1.0
         assert levels[0] <= max(1.0, _dispatch.coarsest_level(1.0, eps)) * (1.0 + 1e-12)
-        ratios = [a / b for a, b in zip(levels, levels[1:], strict=False)]
+        ratios = [a / b for a, b in itertools.pairwise(levels)]
         assert all(math.isclose(ratio, THRESHOLDS.level_ratio) for ratio in ratios)
 
 
