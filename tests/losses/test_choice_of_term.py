@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -17,6 +18,11 @@ from wtfarray._losses.transport_term import TransportTerm
 
 TABLE = (12, 10)
 STACK = (30, 40)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 class OwnLoss:

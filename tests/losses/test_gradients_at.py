@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, samples_with_zeros, solve_exactly
+from fitting import spare_jax
 from helpers import to_numpy
 from infinite_costs import band, loss_with
 
@@ -15,6 +16,11 @@ from wtfarray._models.entropy import largest_exponent
 COST, EPS = wtf.grid_cost(6)[0], 0.3
 LAMS = [0.5, 2.0, math.inf]
 some_lam = pytest.mark.parametrize("lam", LAMS)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def exact_loss(x, y, lam, cost=COST):

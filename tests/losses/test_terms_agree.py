@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_values, samples_with_zeros
+from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -15,6 +16,11 @@ from wtfarray._losses.transport_term import TransportTerm
 COST, EPS = wtf.grid_cost(6)[0], 0.3
 LAMS = [1.0, math.inf]
 some_lam = pytest.mark.parametrize("lam", LAMS)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def transport_term(array, lam, weights=None, batch=None):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_values, samples_with_zeros
+from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -12,6 +13,11 @@ import wtfarray as wtf
 COST, EPS = wtf.grid_cost(6)[0], 0.3
 LAMS = [1.0, math.inf]
 SHAPE = (3, 4, 6)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def tensors():

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, exact_values, samples_with_zeros
+from fitting import spare_jax
 from helpers import numpy_only, to_numpy
 from infinite_costs import N, band, reachable
 from oracles import random_cost
@@ -15,6 +16,11 @@ from wtfarray._transport.certificate import Plan, mended_gap, rounded_gap, semi_
 from wtfarray._transport.kernels import GibbsKernel
 
 COST, EPS = wtf.grid_cost(6)[0], 0.3
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def dense_plan(array, X, g, cost, eps=EPS):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from exact_transport import exact_values, samples_with_zeros
+from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -23,6 +24,11 @@ from wtfarray._transport.sinkhorn import Sinkhorn
 COST = wtf.grid_cost(6)[0]
 SPACING = float(COST[0, 1])  # of neighbouring bins
 LAMS = [1.0, math.inf]
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def solver_for(array, lam, eps):

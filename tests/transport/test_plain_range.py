@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from exact_transport import samples_with_zeros
+from fitting import spare_jax
 from helpers import assert_close, to_numpy
 from infinite_costs import band, loss_with
 
@@ -18,6 +19,11 @@ from wtfarray._transport.problem import PlainRange, TransportProblem
 COST = wtf.grid_cost(6)[0]
 DTYPES = ["float32", "float64"]
 some_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def plain_range(array, X, eps, dtype="float64", cost=COST):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, samples_with_zeros
+from fitting import spare_jax
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -15,6 +16,11 @@ from wtfarray._transport.sinkhorn import GROWTH, History, Sinkhorn, Target, sink
 COST, EPS = wtf.grid_cost(6)[0], 0.1
 LAMS = [1.0, math.inf]
 some_lam = pytest.mark.parametrize("lam", LAMS)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def problem_of(array, lam, seed=0, eps=EPS):

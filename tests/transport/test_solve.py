@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, exact_values, samples_with_zeros
+from fitting import spare_jax
 from helpers import to_numpy
 from infinite_costs import N, band, loss_with
 
@@ -16,6 +17,11 @@ from wtfarray._transport.solve import LEVEL_ITERATIONS, centred, relative_gap, s
 COST, EPS = wtf.grid_cost(6)[0], 0.1
 LAMS = [1.0, math.inf]
 some_lam = pytest.mark.parametrize("lam", LAMS)
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
 
 
 def bound(array, lam, dtype="float64"):
