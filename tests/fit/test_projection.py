@@ -372,10 +372,6 @@ class TestProjection:
         assert (gap > 0) == (name == "unbalanced")
 
     @numpy_only
-    @pytest.mark.xfail(
-        reason="the history counts the entropy of the matrix of atoms, or of none",
-        raises=AssertionError,
-    )
     @pytest.mark.parametrize("masses", [[1.0, 1.0, 1.0], [1.0, 1e4, 1e-4]])
     @pytest.mark.parametrize("model", ["cp", "tucker"])
     def test_history_ends_with_the_objective(self, model, masses):

@@ -75,7 +75,8 @@ def project_samples(
     worst = next((solution for solution in found if not solution.converged), found[0])
     coefficients, dual = found[0].blocks[0], found[0].dual
     objective = sum(solution.objective - atom_entropy for solution in found)
-    gap, history = sum(solution.gap for solution in found), found[0].history
+    gap = sum(solution.gap for solution in found)
+    history = [replace(r, objective=r.objective - fixed) for r in found[0].history]
     if not single:
         back = np.argsort(np.concatenate(groups))
         coefficients = take_samples(xp.concat([s.blocks[0] for s in found]), back)

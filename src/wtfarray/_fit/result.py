@@ -244,16 +244,17 @@ class Factorisation:
         advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
         if not found.converged:
             advice.append(f"project: {found.message}")
+        entropy = self._entropy_of_atoms()
         return (
             replace(
                 self,
                 factors=[found.coefficients, *self.factors[1:]],
-                objective=found.objective + self._entropy_of_atoms(),
+                objective=found.objective + entropy,
                 gap=found.gap,
                 converged=found.converged,
                 message=found.message,
                 n_iter=found.n_iter,
-                history=found.history,
+                history=[replace(r, objective=r.objective + entropy) for r in found.history],
                 dual=found.dual,
                 shape=tuple(X.shape),
                 stopped=found.stopped,

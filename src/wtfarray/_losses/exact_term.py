@@ -72,7 +72,11 @@ def checked_loss(loss: Loss, X: Array, *, weighted: bool) -> Callable[[Array], t
     name = f"{type(loss).__name__}.value_and_gradient"
 
     def value_and_gradient(model: Array) -> tuple[Array, Array]:
-        values, gradient = loss.value_and_gradient(X, model)
+        answer = loss.value_and_gradient(X, model)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            msg = f"{name} returned a {type(answer).__name__}: expected a pair, values and gradient"
+            raise TypeError(msg)
+        values, gradient = answer
         for what, array, shapes in (
             ("values", values, [(X.shape[0],)] if weighted else [(X.shape[0],), ()]),
             ("gradient", gradient, [tuple(X.shape)]),

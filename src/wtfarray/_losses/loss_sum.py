@@ -41,7 +41,12 @@ class LossSum:
             msg = "losses is empty: expected at least one loss"
             raise ValueError(msg)
         for k, loss in enumerate(losses):
-            instance_of(f"losses[{k}]", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
+            instance_of(
+                f"losses[{k}]",
+                loss,
+                Loss,
+                "a loss of wtfarray, or an object with value_and_gradient",
+            )
         object.__setattr__(self, "losses", tuple(losses))
 
     def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:

@@ -170,6 +170,8 @@ def _step(
 ) -> Progress | StopReason:
     """One iteration; STUCK or UNSOLVED if no step decreases the objective."""
     base = progress.current
+    if not base.point.finite:
+        return StopReason.NOT_FINITE
     direction, slope = pairs.direction(base.point)
     if not slope < 0:
         pairs.clear()

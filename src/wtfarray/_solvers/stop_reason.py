@@ -13,6 +13,7 @@ class StopReason(Enum):
     STUCK = "no further decrease could be found"
     ITERATIONS = "stopped after max_iter = {max_iter}: increase it or loosen `tol`"
     UNSOLVED = "{subproblem} could not be solved: choose solver={alternative} or a larger eps"
+    NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
     CALLBACK = "stopped by the callback"
     INTERRUPTED = "interrupted: the best so far is returned"
 
