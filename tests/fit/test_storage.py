@@ -100,5 +100,5 @@ class TestSave:
 @numpy_only
 @pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
 def test_load_refuses_files_that_are_no_fits(tmp_path, name):
-    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
+    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file written by `save`"):
         wtf.load(not_a_fit(tmp_path / name))
