@@ -125,7 +125,7 @@ class TestValues:
 
     @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
     def test_numpy_matrix_is_refused(self):
-        with pytest.raises(TypeError, match="X is a matrix"):
+        with pytest.raises(TypeError, match=r"X is a numpy\.matrix"):
             wtf.nmf(np.asmatrix(np.ones((3, 4))), 2, wtf.KullbackLeibler())
 
     def test_number_of_bad_entries_is_stated(self, array):
@@ -363,8 +363,8 @@ class TestCosts:
             ((1, -2), ValueError, r"modes is .*: expected different modes"),
             ((1.0, 2), TypeError, r"modes is 1.0: expected an integer"),
             ((True, 2), TypeError, r"modes is True: expected an integer"),
-            ((1,), ValueError, r"modes is \(1,\): expected .*one a cost"),
-            ((1, ()), ValueError, r"modes is \(1, \(\)\): expected .*one a cost"),
+            ((1,), ValueError, r"modes is \(1,\): expected .*one per cost"),
+            ((1, ()), ValueError, r"modes is \(1, \(\)\): expected .*one per cost"),
         ],
     )
     def test_bad_modes_are_refused(self, array, modes, error, expected):

@@ -300,3 +300,34 @@ class TestInterrupt:
         assert second.n_iter > first.n_iter
         assert second.objective <= first.objective + first.gap
         assert not kept.exists()
+
+
+@numpy_only
+class TestProjectMass:
+    def test_raw_counts_are_warned_of_and_the_exit_code_is_that_of_the_solver(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        result = run("project", "fit.npz", "raw.npy", "--tol", 1e-4)
+        assert result.exit_code == 0, result.output
+        lines = [line for line in result.stderr.splitlines() if line.startswith("wtfarray: ")]
+        assert len(lines) == 1
+        assert lines[0].startswith("wtfarray: project: sample 0 of X weighs 200")
+        assert "divide each by its sum" in lines[0]
+        assert np.load("coefficients.npy").shape == (3, 2)
+
+    def test_normalised_samples_are_not(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        np.save("new.npy", data()[:3])
+        for words in (("new.npy",), ("raw.npy", "--normalise")):
+            result = run("project", "fit.npz", *words, "--tol", 1e-4)
+            assert result.exit_code == 0, result.output
+            assert "weighs" not in result.stderr
+
+    def test_not_converged_goes_before(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        result = run("project", "fit.npz", "raw.npy", "--tol", 1e-14, "--max-iter", 1)
+        assert result.exit_code == NOT_CONVERGED
+        assert "divide each by its sum" in result.stderr
+        assert "stopped after max_iter = 1" in result.stderr

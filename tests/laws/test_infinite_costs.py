@@ -194,7 +194,7 @@ class TestBalancedFits:
 
     def test_samples_with_unreachable_bins_are_refused(self):
         X = np.eye(3, N)
-        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass at a finite .* or a finite lam"
+        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass .* at a finite cost, or a"
         with pytest.raises(ValueError, match=expected):
             wtf.nmf(X, 2, loss_with(band(1)), rng=0)
 

@@ -523,7 +523,7 @@ class TestBalanced:
         ("block", "constraint"), [(0, "columns"), (0, "all"), (1, "rows"), (1, "all")]
     )
     def test_constraints_that_do_not_conserve_mass_are_refused(self, array, block, constraint):
-        expected = rf"constraint is '{constraint}' and the loss is balanced.*weighs.*finite lam"
+        expected = rf"constraint is '{constraint}' and the loss is balanced.*has mass.*finite lam"
         with pytest.raises(ValueError, match=expected):
             self.ask(array, block, constraint)
 
@@ -536,7 +536,7 @@ class TestBalanced:
 
     def test_samples_of_another_mass_are_refused(self, array):
         with pytest.raises(
-            ValueError, match=r"sample \d of X weighs 2\.0 and a model under.*: expected"
+            ValueError, match=r"sample \d of X has mass 2\.0 and a model under.*: expected"
         ):
             self.ask(array, 0, "rows", mass=2.0)
 
