@@ -141,7 +141,7 @@ class TestOwnLoss:
     def test_loss_that_the_file_holds_must_not_be_given(self, tmp_path, name):
         short_fit("nmf", data(), name).save(tmp_path / "fit.npz")
         for given, kind in ((LOSSES[name], type(LOSSES[name]).__name__), (LeastSquares(), "Least")):
-            with pytest.raises(ValueError, match=f"loss is a {kind}.*the file holds its loss"):
+            with pytest.raises(ValueError, match=f"loss is a {kind}.*the loss is in the file"):
                 wtf.load(tmp_path / "fit.npz", loss=given)
 
     @numpy_only
