@@ -311,7 +311,7 @@ class TestProjectMass:
         assert result.exit_code == 0, result.output
         lines = [line for line in result.stderr.splitlines() if line.startswith("wtfarray: ")]
         assert len(lines) == 1
-        assert lines[0].startswith("wtfarray: project: sample 0 of X weighs 200")
+        assert lines[0].startswith("wtfarray: project: sample 0 of X has mass 200")
         assert "divide each by its sum" in lines[0]
         assert np.load("coefficients.npy").shape == (3, 2)
 
@@ -322,7 +322,7 @@ class TestProjectMass:
         for words in (("new.npy",), ("raw.npy", "--normalise")):
             result = run("project", "fit.npz", *words, "--tol", 1e-4)
             assert result.exit_code == 0, result.output
-            assert "weighs" not in result.stderr
+            assert "has mass" not in result.stderr
 
     def test_not_converged_goes_before(self):
         assert run("fit", "X.npy", *QUICK).exit_code == 0

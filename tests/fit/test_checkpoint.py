@@ -151,7 +151,7 @@ class TestCheckpoint:
         options = {"X": data(), "rank": 2, "loss": LOSSES["unbalanced"], "rho": 0.02, "rng": 0}
         options |= OTHER[what]
         arguments = [options.pop(name) for name in ("X", "rank", "loss")]
-        with pytest.raises(ValueError, match=r"checkpoint .*fit.npz.* other"):
+        with pytest.raises(ValueError, match=r"checkpoint .*fit.npz.* different data"):
             wtf.cp(*arguments, checkpoint=path, **options)
         assert path.read_bytes() == before
 
@@ -171,7 +171,9 @@ class TestCheckpoint:
 def test_files_that_are_no_checkpoints_are_refused(tmp_path, name):
     path = not_a_fit(tmp_path / name)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"checkpoint is .*{name}.*expected a file that a fit"):
+    with pytest.raises(
+        ValueError, match=f"checkpoint is .*{name}.*expected a file written by a fit"
+    ):
         wtf.cp(data(), 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
     assert path.read_bytes() == before
 

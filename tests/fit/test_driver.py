@@ -239,7 +239,7 @@ class TestBestOf:
             driver.best_of(2, spec, options(), None)
 
 
-ADVICE = "dividing each by its sum"
+ADVICE = "consider dividing each sample by its sum"
 
 
 @numpy_only
@@ -260,7 +260,10 @@ class TestAdviceOnMass:
         X = self.counts()
         mass = X.sum(axis=1)
         message = self.message(X, self.LOSS)
-        assert f"samples of X weigh {mass.min():.3g} to {mass.max():.3g}: {ADVICE}" in message
+        assert (
+            f"samples of X have masses from {mass.min():.3g} to {mass.max():.3g}: {ADVICE}"
+            in message
+        )
 
     def test_advice_is_in_the_warning(self):
         with unfinished(ADVICE):

@@ -15,7 +15,7 @@ from fitting import assert_same_factors, objective_of
 from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
-from wtfarray._fit.projection import _mass_advice, _of_like_mass
+from wtfarray._fit.projection import _groups_of_similar_mass, _mass_advice
 
 SHAPE = (6, 5, 4)
 
@@ -365,7 +365,7 @@ class TestProjection:
             )
             np.testing.assert_allclose(found.dual[i], alone.dual[0], atol=2e-2)
         assert len(found.history) == 1  # there is no common history of the groups
-        groups = [fit.projection(X[group]) for group in _of_like_mass(X.sum(axis=(1, 2)))]
+        groups = [fit.projection(X[group]) for group in _groups_of_similar_mass(X.sum(axis=(1, 2)))]
         assert len(groups) > 2
         gap = sum(group.gap for group in groups)
         assert found.gap == pytest.approx(gap, rel=1e-6, abs=0.0)
@@ -435,7 +435,9 @@ class TestMassOfNewSamples:
         assert fit.constraints[0] == "rows"
         X = data(3, seed=1)
         X[1] *= mass
-        message = f"project: sample 1 of X weighs {mass:.3g}, .*the model weighs 1: .*divide each"
+        message = (
+            f"project: sample 1 of X has mass {mass:.3g}, .*the model has mass 1: .*divide each"
+        )
         with pytest.warns(UserWarning, match=message) as caught:
             getattr(fit, method)(X, tol=1e-4)
         assert len(caught) == 1
@@ -443,7 +445,7 @@ class TestMassOfNewSamples:
 
     def test_every_library_warns(self, array):
         fit = short_fit(array, "cp", "KL")
-        with pytest.warns(UserWarning, match="sample 0 of X weighs 300"):
+        with pytest.warns(UserWarning, match="sample 0 of X has mass 300"):
             fit.project(array(300.0 * data(3, seed=1)), tol=1e-4)
 
     @numpy_only
@@ -463,15 +465,15 @@ class TestMassOfNewSamples:
     def test_range_of_the_atoms_is_named(self):
         atoms = np.asarray([[1.0, 2.0], [0.0, 1.0]])
         advice = _mass_advice(np.asarray([1.0, 3.0, 7.0, 9.0]), atoms)
-        assert "sample 2 of X weighs 7" in advice
-        assert "the model weighs 1 to 3" in advice
+        assert "sample 2 of X has mass 7" in advice
+        assert "the model has mass 1 to 3" in advice
         assert _mass_advice(np.asarray([0.0, 0.5, 6.0]), atoms) is None
 
 
 @numpy_only
 class TestGroupsOfLikeMass:
     def groups(self, mass):
-        return [group.tolist() for group in _of_like_mass(np.asarray(mass))]
+        return [group.tolist() for group in _groups_of_similar_mass(np.asarray(mass))]
 
     def test_every_sample_is_in_one_group(self):
         mass = 10.0 ** np.random.default_rng(0).uniform(-12, 12, 50)

@@ -103,7 +103,7 @@ class TestSave:
 @numpy_only
 @pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
 def test_load_refuses_files_that_are_no_fits(tmp_path, name):
-    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
+    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file written by `save`"):
         wtf.load(not_a_fit(tmp_path / name))
 
 
@@ -141,7 +141,7 @@ class TestOwnLoss:
     def test_loss_that_the_file_holds_must_not_be_given(self, tmp_path, name):
         short_fit("nmf", data(), name).save(tmp_path / "fit.npz")
         for given, kind in ((LOSSES[name], type(LOSSES[name]).__name__), (LeastSquares(), "Least")):
-            with pytest.raises(ValueError, match=f"loss is a {kind}.*the file holds its loss"):
+            with pytest.raises(ValueError, match=f"loss is a {kind}.*the loss is in the file"):
                 wtf.load(tmp_path / "fit.npz", loss=given)
 
     @numpy_only

@@ -94,7 +94,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         xp = array_namespace(like)
-        with reading("checkpoint", self.path, "identity", "a file that a fit wrote") as opened:
+        with reading("checkpoint", self.path, "identity", "a file written by a fit") as opened:
             stored, header = opened
             if header["identity"] != self._identity:
                 msg = (
