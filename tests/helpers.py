@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import array_api_compat
@@ -13,10 +14,16 @@ import pytest
 from array_api_extra.testing import assert_close
 
 import wtfarray as wtf
+from wtfarray import _dispatch
 
-__all__ = ["assert_close", "numpy_only", "random_fit", "to_numpy"]
+__all__ = ["assert_close", "numpy_only", "random_fit", "set_thresholds", "to_numpy"]
 
 numpy_only = pytest.mark.usefixtures("on_numpy")
+
+
+def set_thresholds(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Change which method serves which data, for one test."""
+    monkeypatch.setattr(_dispatch, "THRESHOLDS", replace(_dispatch.THRESHOLDS, **fields))
 
 
 def to_numpy(x: Any) -> np.ndarray:

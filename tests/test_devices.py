@@ -72,9 +72,9 @@ def everything(array, dtype="float64"):
         results[f"{name}.conjugate"] = loss.conjugate(X, -X)
     for name, loss in {"unbalanced": unbalanced, "balanced": balanced}.items():
         result = wtf.wasserstein(X, X, loss)
-        results[name] = [*result, result.dual]
-        result = wtf.wasserstein(X, X, loss, dual=result.dual)
-        results[f"{name}, warm"] = [*result, result.dual]
+        results[name] = [*result, result.potential]
+        result = wtf.wasserstein(X, X, loss, potential=result.potential)
+        results[f"{name}, warm"] = [*result, result.potential]
     for (model, block), name in zip(BLOCKS, ["unbalanced", "Frobenius", "KL"] * 2, strict=False):
         dual = build(array, model, block, LOSSES[name], dtype=dtype)
         g = dual.start() + 0.1

@@ -9,7 +9,7 @@ from command_line import QUICK, run
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray._fit import driver
+from wtfarray._solvers.objective import FactorisationProblem
 from wtfarray.cli._commands import INTERRUPTED
 from wtfarray.cli._report import Watch
 
@@ -38,7 +38,7 @@ class TestInterrupt:
         assert signal.getsignal(signal.SIGINT) is before
 
     def test_second_interrupt_during_the_certificate_keeps_the_fit(self, monkeypatch):
-        certify = driver._certify
+        certify = FactorisationProblem.certify
 
         def certify_and_interrupt(problem, blocks, *rest):
             if len(rest) == 1:
@@ -50,7 +50,7 @@ class TestInterrupt:
                 signal.raise_signal(signal.SIGINT)
             return watch.interrupted
 
-        monkeypatch.setattr(driver, "_certify", certify_and_interrupt)
+        monkeypatch.setattr(FactorisationProblem, "certify", certify_and_interrupt)
         monkeypatch.setattr(Watch, "step", step_and_interrupt)
         result = run("fit", "X.npy", *QUICK)
         assert result.exit_code == INTERRUPTED

@@ -1,14 +1,20 @@
 """Fits that were stopped or killed, resumed from their checkpoints."""
 
+import math
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
 from array_api_compat import device, is_jax_namespace, is_numpy_namespace
-from helpers import numpy_only, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 from saved_fits import COSTS, LOSSES, data, not_a_fit
 
 import wtfarray as wtf
+from wtfarray._fit.checkpoint import Checkpoint
+from wtfarray._optimize.objective import Point
+from wtfarray._solvers.envelope import Progress, new_pairs
+from wtfarray._solvers.objective import Evaluation
 
 OTHER = {
     "data": {"X": data(1)},
@@ -204,3 +210,155 @@ def test_sparse_fit_resumed_at_a_coarse_level_is_bit_equal(tmp_path, backend, ki
         resumed = wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", **options)
     assert levels[-1] > 1
     assert resumed.objective == whole.objective
+
+
+class TestFile:
+    """The file on its own, with a state that no fit has been in."""
+
+    def state(self, array, dtype="float64"):
+        """Progress, curvature, inner states, history, iterations and seconds."""
+        rng = np.random.default_rng(0)
+
+        def point(seed):
+            x, gradient = np.random.default_rng(seed).normal(size=(2, 5))
+            return Point(array(x, dtype), array(gradient, dtype), 1.5 + seed, 0.3, 0.7, -1e-17)
+
+        first, second, third = map(point, range(3))
+        pairs = new_pairs(first)
+        pairs.update(first, second)
+        pairs.update(second, third)
+        current = Evaluation(third, 1e-9, 2e-8, converged=True)
+        progress = Progress(1, 17, current, math.inf, 0.09, 2, 1)
+        states = [array(rng.normal(size=(2, 3)), dtype), array(rng.normal(size=(4,)), dtype)]
+        history = [wtf.Record(0.1, 0.1 + 0.2, math.inf, 3), wtf.Record(1 / 3, -2.0, 1e-300, 9)]
+        return progress, pairs, states, history, 23, 4.5
+
+    def file(self, path, arrays, arguments=("cp", 2, 0.1)):
+        return Checkpoint(path, arrays, arguments)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_round_trip_is_bit_equal(self, array, tmp_path, dtype):
+        X = array(data(), dtype)
+        progress, pairs, states, history, n_iter, seconds = self.state(array, dtype)
+        path = tmp_path / "fit.npz"
+        self.file(path, [X]).write(progress, pairs, states, history, n_iter, seconds)
+        found = self.file(path, [X]).read(X)
+        assert found.history == history
+        assert (found.n_iter, found.seconds) == (n_iter, seconds)
+        for name in ("level", "n_iter", "decrease", "tightness", "small_steps", "failures"):
+            assert getattr(found.progress, name) == getattr(progress, name), name
+        for name in ("error", "gap", "converged"):
+            assert getattr(found.progress.current, name) == getattr(progress.current, name), name
+        point, expected = found.progress.current.point, progress.current.point
+        for name in ("value", "norm", "square", "slope"):
+            assert getattr(point, name) == getattr(expected, name), name
+        arrays = [(point.x, expected.x), (point.gradient, expected.gradient)]
+        arrays += zip(found.states, states, strict=True)
+        for a, b in arrays:
+            assert_close(a, b, rtol=0)
+        before, after = pairs.export(), found.pairs.export()
+        assert before.keys() == after.keys()
+        for name, value in before.items():
+            np.testing.assert_array_equal(after[name], value)
+        directions = [p.direction(expected) for p in (pairs, found.pairs)]
+        assert directions[0][1] == directions[1][1]
+        assert_close(directions[0][0], directions[1][0], rtol=0)
+
+    @numpy_only
+    def test_missing_file_is_no_error(self, tmp_path):
+        assert self.file(tmp_path / "fit.npz", [data()]).read(data()) is None
+
+    @numpy_only
+    def test_empty_history_can_be_stored(self, tmp_path):
+        checkpoint = self.file(tmp_path / "fit.npz", [data()])
+        progress, pairs, states, *_ = self.state(np.array)
+        checkpoint.write(progress, pairs, states, [], 0, 0.0)
+        assert checkpoint.read(data()).history == []
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        ("arrays", "arguments"),
+        [
+            ([data(1)], ("cp", 2, 0.1)),
+            ([data(), np.ones(1)], ("cp", 2, 0.1)),
+            ([data()], ("cp", 3, 0.1)),
+            ([data()], ("cp", 2, 0.1 + 1e-16)),
+        ],
+    )
+    def test_other_data_or_arguments_are_refused(self, tmp_path, arrays, arguments):
+        path = tmp_path / "fit.npz"
+        self.file(path, [data()]).write(*self.state(np.array))
+        message = r"checkpoint .*fit\.npz.* other data or with other arguments.*remove it"
+        with pytest.raises(ValueError, match=message):
+            self.file(path, arrays, arguments).read(data())
+        assert self.file(path, [data()]).read(data()).n_iter == 23
+
+    @numpy_only
+    def test_truncated_file_is_refused_by_name(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        checkpoint.write(*self.state(np.array))
+        whole = path.read_bytes()
+        for size in (0, 1, 10, len(whole) // 2, len(whole) - 30):
+            path.write_bytes(whole[:size])
+            with pytest.raises(ValueError, match=r"checkpoint is .*fit\.npz.* a file that a fit"):
+                checkpoint.read(data())
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        "member",
+        [
+            pytest.param(
+                "header.npy",
+                marks=pytest.mark.xfail(
+                    raises=zipfile.BadZipFile, reason="the header is read outside the check"
+                ),
+            ),
+            "x.npy",
+            "history.npy",
+            "pairs_gram.npy",
+        ],
+    )
+    def test_damaged_file_is_refused_by_name(self, tmp_path, member):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        checkpoint.write(*self.state(np.array))
+        damage(path, member)
+        with pytest.raises(ValueError, match=r"checkpoint is .*fit\.npz.* a file that a fit"):
+            checkpoint.read(data())
+
+    @numpy_only
+    def test_write_replaces_and_remove_deletes(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        progress, pairs, states, history, *_ = self.state(np.array)
+        for n_iter in (1, 2):
+            checkpoint.write(progress, pairs, states, history, n_iter, 0.0)
+        assert checkpoint.read(data()).n_iter == 2
+        assert list(tmp_path.iterdir()) == [path]
+        checkpoint.remove()
+        assert list(tmp_path.iterdir()) == []
+        checkpoint.remove()  # twice is no error
+
+    @numpy_only
+    @pytest.mark.parametrize("path", [3, b"fit.npz"])
+    def test_paths_of_another_type_are_refused(self, path):
+        with pytest.raises(TypeError, match=r"checkpoint is .*: expected a path"):
+            self.file(path, [data()])
+
+    @numpy_only
+    def test_folders_are_refused(self, tmp_path):
+        for path in (tmp_path, tmp_path / "missing" / "fit.npz"):
+            with pytest.raises(ValueError, match="expected a file in a folder that exists"):
+                self.file(path, [data()])
+
+
+def damage(path, member):
+    """Change one byte in the middle of a member of a zip file."""
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+        inside = archive.read(member)
+    start = content.index(inside, info.header_offset)
+    content[start + len(inside) - 2] ^= 0xFF
+    path.write_bytes(bytes(content))

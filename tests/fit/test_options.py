@@ -21,7 +21,7 @@ BAD = {
     "rho infinite": ({"rho": math.inf}, "rho is inf"),
     "too many rho": ({"rho": (0.1,) * 5}, "rho has 5 entries"),
     "a number for fixed": ({"fixed": 1}, "fixed is a int"),
-    "a number for callback": ({"callback": 5}, "callback is a int"),
+    "a number for callback": ({"callback": 5}, "callback is 5: expected a function"),
     "a number for checkpoint": ({"checkpoint": 5}, "checkpoint is 5"),
     "no such folder": ({"checkpoint": "nowhere/fit.npz"}, "checkpoint is 'nowhere/fit.npz'"),
     "a folder for checkpoint": ({"checkpoint": "."}, "checkpoint is '.'"),

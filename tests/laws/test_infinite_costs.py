@@ -101,7 +101,7 @@ class TestUnreachableBins:
     def test_warm_start_takes_few_iterations(self, array):
         X, Y = (array(A) for A in partly_reachable())
         first = wtf.wasserstein(X, Y, loss_with(band(1), 1.0), tol=1e-12)
-        again = wtf.wasserstein(X, Y, loss_with(band(1), 1.0), tol=1e-12, dual=first.dual)
+        again = wtf.wasserstein(X, Y, loss_with(band(1), 1.0), tol=1e-12, potential=first.potential)
         assert again.n_iter < 3
         assert float(again.value) == pytest.approx(float(first.value), rel=1e-12)
 
@@ -186,7 +186,7 @@ class TestBalancedFits:
     def test_costs_of_several_components_are_refused(self):
         X = np.ones((3, N)) / N
         C = apart(band(2, 2), band(4, 4))
-        expected = "loss is balanced .* part the bins into islands"
+        expected = "loss is balanced .* separate the bins into connected components"
         with pytest.raises(ValueError, match=expected):
             wtf.nmf(X, 2, loss_with(C), rng=0)
         with pytest.raises(ValueError, match=expected):
@@ -194,7 +194,7 @@ class TestBalancedFits:
 
     def test_samples_with_unreachable_bins_are_refused(self):
         X = np.eye(3, N)
-        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass from where .* or a finite lam"
+        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass .* at a finite cost, or a"
         with pytest.raises(ValueError, match=expected):
             wtf.nmf(X, 2, loss_with(band(1)), rng=0)
 
@@ -212,7 +212,7 @@ class TestBalancedFits:
     def test_infeasible_fits_advise_a_finite_lam(self, solver):
         X = np.full((3, N), 0.01)
         X[0, 0] = X[1, 2] = X[2, 5] = 0.95
-        with pytest.warns(UserWarning, match="where costs are infinite, a finite lam"):
+        with pytest.warns(UserWarning, match="if some costs are infinite, a finite lam"):
             fit = wtf.nmf(X, 1, loss_with(band(1)), rng=0, solver=solver, max_iter=20)
         assert not fit.converged
         assert all(np.isfinite(factor).all() for factor in fit.factors)

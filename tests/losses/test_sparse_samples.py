@@ -58,7 +58,7 @@ def test_smoothing_can_be_changed_and_restored(array, loss):
     expected = wtf.wasserstein(X, Y, blurred, tol=1e-10, max_iter=5000)
     np.testing.assert_allclose(found.value, float(expected.value), rtol=1e-8)
     term.set_level(1.0)
-    term.warm(term.free)
+    term.start_from(term.potential)
     expected = wtf.wasserstein(X, Y, loss, tol=1e-10, max_iter=5000)
     found = term.evaluate(array(Y), 1e-10, 100)
     np.testing.assert_allclose(found.value, float(expected.value), rtol=1e-8)

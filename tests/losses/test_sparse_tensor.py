@@ -61,7 +61,7 @@ def test_gap_is_at_least_that_of_the_whole_problem(array):
     bound = problem(1.0).bind(array(X))
     term = SparseTensorTerm(bound, SHAPE)
     rough = term.certify(array(Y), 1e-300, 2)
-    g = term._cycle(term.dual, array(np.log(Y)[None, ...]))[1] * bound.kernel.eps
+    g = term._cycle(term.state, array(np.log(Y)[None, ...]))[1] * bound.kernel.eps
     _, gaps, _ = bound.bounds(g, array(Y[None, ...]))
     assert 0 < float(gaps[0]) <= rough.gap * (1 + 1e-9)
 

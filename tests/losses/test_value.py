@@ -213,7 +213,7 @@ class TestStopping:
         X, Y = pair(lam)
         loss = wtf.Wasserstein(cost(6), 0.05, lam)
         cold = wtf.wasserstein(array(X), array(Y), loss)
-        warm = wtf.wasserstein(array(X), array(Y), loss, dual=cold.dual)
+        warm = wtf.wasserstein(array(X), array(Y), loss, potential=cold.potential)
         assert warm.converged
         assert warm.n_iter < cold.n_iter / 3
         assert float(warm.value) == pytest.approx(float(cold.value), rel=2e-6)
@@ -360,7 +360,8 @@ class TestBalancedMasses:
     def test_unequal_masses_are_refused(self, array):
         X, Y = pair(math.inf)
         Y[1] *= 1.01
-        with pytest.raises(ValueError, match=r"Y weighs 1\.51.* in sample 1, where X weighs 1\."):
+        expected = r"Y has mass 1\.51.* in sample 1, where X has mass 1\."
+        with pytest.raises(ValueError, match=expected):
             wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(cost(6), 0.1))
 
     def test_masses_may_differ_by_rounding(self, array):
@@ -372,7 +373,7 @@ class TestBalancedMasses:
     def test_empty_sample_of_y_is_refused(self, array):
         X, Y = pair(1.0)
         Y[2] = 0.0
-        with pytest.raises(ValueError, match=r"Y weighs 0\.0 in sample 2.*a positive mass"):
+        with pytest.raises(ValueError, match=r"Y has mass 0\.0 in sample 2.*a positive mass"):
             wtf.wasserstein(array(X), array(Y), wtf.Wasserstein(cost(6), 0.1, 1.0))
 
 
@@ -404,7 +405,7 @@ class TestModes:
         assert float(tensor.value) == pytest.approx(float(matrix.value), rel=1e-11)
         expected = array(fold(to_numpy(matrix.gradient)))
         assert_close(tensor.gradient, expected, rtol=1e-8, atol=1e-8)
-        warm = wtf.wasserstein(array(fold(X)), array(fold(Y)), loss, dual=tensor.dual)
+        warm = wtf.wasserstein(array(fold(X)), array(fold(Y)), loss, potential=tensor.potential)
         assert warm.n_iter < 3
 
     @pytest.mark.parametrize("lam", [2.0, math.inf])
@@ -534,12 +535,12 @@ class TestArrays:
     def test_namespace_dtype_device_and_shape_are_kept(self, array, dtype, lam):
         X, Y = (array(A, dtype) for A in pair(lam))
         result = wtf.wasserstein(X, Y, loss_of(cost(6), lam))
-        for found in (result.value, result.gradient, result.dual):
+        for found in (result.value, result.gradient, result.potential):
             assert array_namespace(found) is array_namespace(X)
             assert found.dtype == X.dtype
             assert device(found) == device(X)
         assert result.value.shape == ()
-        assert tuple(result.gradient.shape) == tuple(result.dual.shape) == (3, 6)
+        assert tuple(result.gradient.shape) == tuple(result.potential.shape) == (3, 6)
         assert type(result.gap) is float
         assert type(result.converged) is bool
 
@@ -550,7 +551,7 @@ class TestArrays:
         if is_numpy_namespace(xp):
             for given_array in (x, y, c, g):
                 given_array.flags.writeable = False
-        wtf.wasserstein(x, y, loss_of(c, lam), dual=g)
+        wtf.wasserstein(x, y, loss_of(c, lam), potential=g)
         for found, before in ((x, X), (y, Y), (c, cost(6)), (g, 0.1 * X)):
             assert_close(found, array(before), rtol=0, atol=0)
 

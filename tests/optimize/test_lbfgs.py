@@ -119,15 +119,15 @@ class TestLbfgs:
 
     @pytest.mark.parametrize("memory", [0, -1])
     def test_memory_below_one_is_refused(self, array, memory):
-        with pytest.raises(ValueError, match=f"`memory` must be at least 1, got {memory}"):
+        with pytest.raises(ValueError, match=f"memory is {memory}: expected a positive integer"):
             lbfgs(parabola, array([0.0]), memory=memory)
 
     def test_non_integer_memory_is_refused(self, array):
-        with pytest.raises(TypeError, match=r"`memory` must be an integer, got 2\.5"):
+        with pytest.raises(TypeError, match=r"memory is 2\.5: expected a positive integer"):
             lbfgs(parabola, array([0.0]), memory=2.5)
 
     def test_max_evaluations_below_one_is_refused(self, array):
-        with pytest.raises(ValueError, match="`max_evaluations` must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="max_evaluations is 0: expected a positive integer"):
             lbfgs(parabola, array([0.0]), max_evaluations=0)
 
 

@@ -1,4 +1,4 @@
-"""The duality gap: of rounded plans, and of mended plans where transport is forbidden."""
+"""The duality gap: of rounded plans, and of corrected plans where transport is forbidden."""
 
 import math
 import warnings
@@ -254,6 +254,6 @@ class TestForbiddenTransport:
 
     def test_warning_names_forbidden_transport(self, array):
         X, Y = reachable()
-        with pytest.warns(UserWarning, match=r"some ways are forbidden .* a finite lam allows"):
+        with pytest.warns(UserWarning, match=r"infinite costs forbid .* a finite lam allows"):
             found = wtf.wasserstein(array(X), array(Y), loss_with(band(1)), max_iter=2)
         assert not found.converged

@@ -15,7 +15,7 @@ class TestOutOfReach:
         X, Y = partly_reachable()
         Y[1, :2] = 0.0
         with pytest.raises(
-            ValueError, match=r"X is .* at index \(1, 0\): expected a way of finite"
+            ValueError, match=r"X is .* at index \(1, 0\): expected a finite cost to some bin"
         ):
             wtf.wasserstein(array(X), array(Y), loss_with(band(1), 1.0))
 
@@ -33,8 +33,9 @@ class TestComponents:
         X, Y = np.ones((3, N)), np.ones((3, N))
         Y[2] = [1.5, 1.0, 1.0, 1.0, 1.0, 0.5]
         expected = (
-            r"Y weighs 2\.5 in sample 2 on the island of bin \(0,\), where X weighs 2\.0, and no "
-            r"way of finite cost leads to another: expected the same mass, or a loss with finite"
+            r"Y has mass 2\.5 in sample 2 on the connected component of bin \(0,\), where X has "
+            r"mass 2\.0, and costs between components are infinite: expected the same mass, or a "
+            r"loss"
         )
         with pytest.raises(ValueError, match=expected):
             wtf.wasserstein(array(X), array(Y), loss_with(C))
@@ -68,13 +69,13 @@ class TestForbiddenTransport:
         """Only bin 0 can fill bin 0, and it has too little mass."""
         C = np.asarray([[1.0, 2.0], [math.inf, 1.0]])
         X, Y = np.full((1, 2), 0.5), np.asarray([[0.5 + excess, 0.5 - excess]])
-        with pytest.warns(UserWarning, match="perhaps Y cannot be reached"):
+        with pytest.warns(UserWarning, match="Y may be out of reach of X"):
             found = wtf.wasserstein(array(X), array(Y), loss_with(C, eps=1e-3), max_iter=100)
         assert found.gap == math.inf
 
     def test_infeasible_problem_is_refused(self, array):
         X, Y = np.full((3, N), 0.1), np.full((3, N), 0.1)
         X[1, 0] = Y[1, 5] = 1.0
-        expected = r"Y cannot be reached from X by ways of finite cost in sample 1, where the loss"
+        expected = r"Y cannot be reached from X at a finite cost in sample 1, where the loss is"
         with pytest.raises(ValueError, match=expected):
             wtf.wasserstein(array(X), array(Y), loss_with(band(1)), max_iter=100)

@@ -6,11 +6,10 @@ import sys
 import numpy as np
 import pytest
 from array_api_compat import is_jax_namespace
-from helpers import assert_close, to_numpy
+from helpers import assert_close, set_thresholds, to_numpy
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wtfarray._transport import kernels
 from wtfarray._transport.kernels import GibbsKernel, logsumexp
 
 SHAPES = [(5,), (3, 4), (2, 3, 3)]
@@ -33,7 +32,7 @@ def summation(request):
         pytest.skip("JAX would compile for too long: the tests of the losses cover it")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "axis by axis":
-            patch.setattr(kernels, "FEW", 0)
+            set_thresholds(patch, pair_entries=0)
         yield
 
 

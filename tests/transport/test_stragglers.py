@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 from fitting import spare_jax
-from helpers import to_numpy
+from helpers import set_thresholds, to_numpy
 
 import wtfarray as wtf
-from wtfarray._transport import sinkhorn
+from wtfarray._transport import stragglers
 from wtfarray._transport.sinkhorn import Sinkhorn
+from wtfarray._transport.stragglers import StragglerPolicy
 
 
 def few_are_hard(n=40, m=20, hard=4):
@@ -40,7 +41,7 @@ def test_stragglers_converge_without_the_others_iterating(xp, array, lam, monkey
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=lam).bind(X)
     point, n, solver = iterations(problem, xp, Y)
-    monkeypatch.setattr(sinkhorn, "MANY", 10**9)
+    set_thresholds(monkeypatch, straggler_samples=10**9)
     together, patient, waiting = iterations(problem, xp, Y)
     assert waiting.spent == patient - 1  # no sample was iterated alone
     assert n < 0.7 * patient
@@ -54,7 +55,7 @@ def test_stragglers_that_do_not_converge_are_split_off_once(xp, array, monkeypat
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
     problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
-    monkeypatch.setattr(sinkhorn, "ALLOWANCE", 1)
+    monkeypatch.setattr(stragglers, "POLICY", StragglerPolicy(max_iter=1))
     _, n, solver = iterations(problem, xp, Y)
     assert n < 2000
     assert solver.spent == n - 1  # the stragglers took one iteration, and no second

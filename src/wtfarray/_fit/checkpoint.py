@@ -1,4 +1,4 @@
-"""A joint fit on disk, so that one that was killed goes on from where it was."""
+"""The state of a joint fit on disk, from which an interrupted fit can continue."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from wtfarray._solvers.envelope import Progress, new_pairs
 from wtfarray._solvers.objective import Evaluation
 
 EVERY = 10
-"""Steps between two checkpoints."""
+"""Number of steps between two checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     progress: Progress
     pairs: CurvaturePairs
@@ -41,7 +41,7 @@ class Stored:
 
 
 class Checkpoint:
-    """A file that belongs to one fit: the same data and the same arguments."""
+    """A checkpoint file, identified by the data and the arguments of its fit."""
 
     def __init__(
         self, path: str | os.PathLike[str], arrays: Iterable[Array], arguments: object
@@ -67,7 +67,7 @@ class Checkpoint:
         n_iter: int,
         seconds: float,
     ) -> None:
-        """Replace the file at once: it is never half written."""
+        """Replace the file atomically."""
         point, current = progress.current.point, progress.current
         header = {
             "identity": self._identity,
@@ -90,7 +90,7 @@ class Checkpoint:
         write_atomically(self.path, arrays)
 
     def read(self, like: Array) -> Stored | None:
-        """What the file holds; None if there is none, an error if it is of another fit."""
+        """The contents of the file, or None if it does not exist; refuses that of another fit."""
         if not self.path.exists():
             return None
         xp = array_namespace(like)
@@ -98,7 +98,7 @@ class Checkpoint:
             stored, header = opened
             if header["identity"] != self._identity:
                 msg = (
-                    f"checkpoint {str(self.path)!r} belongs to a fit of other data or with other "
+                    f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
                     f"arguments: expected one of this fit; remove it or choose another path"
                 )
                 raise ValueError(msg)
@@ -124,5 +124,5 @@ class Checkpoint:
             )
 
     def remove(self) -> None:
-        """Delete the file: the fit is done."""
+        """Delete the file after the fit has converged."""
         self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a factorisation returns."""
+"""The result of a factorisation, and reading it from a file."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ class Factorisation:
     n_iter: int
     history: list[Record]
     dual: Array
-    """The dual variable u of the (first) loss, of the shape of X."""
+    """The dual variable u of the first loss, in the shape of X."""
     loss: Loss
     rho: tuple[Any, ...]
     constraints: tuple[Constraint, ...]
     shape: tuple[int, ...] = field(default=())
-    """Of the data."""
+    """The shape of the data."""
     stopped: bool = False
     """Whether the callback or an interrupt ended the fit."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Unpack as TensorLy's decompositions do."""
+        """Unpack like the decompositions of TensorLy."""
         return iter((self.core if self.kind == "tucker" else self.weights, self.factors))
 
     def __repr__(self) -> str:
-        """Say what a person wants to know first."""
+        """A summary: shape, rank, objective, gap and the message."""
         sizes = " x ".join(str(n) for n in self.shape)
         rank: object = tuple(f.shape[1] for f in self.factors)
         if self.kind != "tucker":
@@ -97,12 +97,12 @@ class Factorisation:
         """
         The model as TensorLy's ``TuckerTensor``, or ``CPTensor`` for `cp` and `nmf`.
 
-        The arrays stay those of the fit. Both kinds are accepted as ``init`` of a fit.
+        The arrays are not copied. Both types are accepted as ``init`` of a fit.
 
         Returns
         -------
         tensorly.tucker_tensor.TuckerTensor or tensorly.cp_tensor.CPTensor
-            Needs TensorLy, with its backend set to the library of the arrays.
+            Requires TensorLy, with its backend set to the library of the arrays.
 
         Examples
         --------
@@ -129,7 +129,7 @@ class Factorisation:
 
     @classmethod
     def of(cls, solution: FitSolution) -> Factorisation:
-        """The result of a fit."""
+        """The result that belongs to a solution."""
         spec, blocks = solution.spec, solution.blocks
         model = spec.model
         return cls(
@@ -160,7 +160,7 @@ class Factorisation:
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode, otherwise of the shape of the fitted data.
+            New samples along the first mode; the other modes as in the fitted data.
         tol, max_iter, progress
             As for `projection`.
 
@@ -169,33 +169,33 @@ class Factorisation:
         array (n, r)
             Coefficients of the new samples.
         """
-        found, complaints = self._project(X, tol, max_iter, progress=progress)
-        for complaint in complaints:
-            warnings.warn(complaint, stacklevel=2)
+        found, advice = self._project(X, tol, max_iter, progress=progress)
+        for message in advice:
+            warnings.warn(message, stacklevel=2)
         return found.factors[0]
 
     def projection(
         self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
     ) -> Factorisation:
         """
-        The model of new samples, everything but the first factor held: a convex problem.
+        Project new samples: a convex problem in the first factor, with all others fixed.
 
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode, otherwise of the shape of the fitted data.
+            New samples along the first mode; the other modes as in the fitted data.
         tol : float
-            Stop when the objective falls by less than this, relatively.
+            Tolerance on the relative decrease of the objective, at which the solver stops.
         max_iter : int
-            Iterations at most.
+            Largest number of iterations.
         progress : bool
             Show a progress bar (needs tqdm).
 
         Returns
         -------
         Factorisation
-            With the coefficients of the new samples as ``factors[0]``, the other factors of this
-            fit, and the objective, gap and convergence of the projection.
+            The coefficients of the new samples are ``factors[0]``; the other factors are those of
+            this fit. Objective, gap and convergence are those of the projection.
 
         Examples
         --------
@@ -208,15 +208,15 @@ class Factorisation:
         >>> new.factors[0].shape, new.converged
         ((2, 2), True)
         """
-        found, complaints = self._project(X, tol, max_iter, progress=progress)
-        for complaint in complaints:
-            warnings.warn(complaint, stacklevel=2)
+        found, advice = self._project(X, tol, max_iter, progress=progress)
+        for message in advice:
+            warnings.warn(message, stacklevel=2)
         return found
 
     def _project(
         self, X: Array, tol: float, max_iter: int, *, progress: bool
     ) -> tuple[Factorisation, list[str]]:
-        """The projection, and what to warn of."""
+        """The projection, and the messages of its warnings."""
         xp = common_namespace(X=X)
         X = as_data("X", X, xp)
         sizes = ", ".join(map(str, self.shape[1:]))
@@ -225,7 +225,8 @@ class Factorisation:
             raise ValueError(msg)
         if not is_sampled(self.loss, self.shape):
             msg = (
-                "the loss transports the first mode: expected a fit whose first mode counts samples"
+                "the loss transports the first mode: expected a fit whose first mode indexes "
+                "samples"
             )
             raise ValueError(msg)
         atoms = atoms_of(self.factors, self.core, self.weights)
@@ -240,9 +241,9 @@ class Factorisation:
             max_iter=positive_integer("max_iter", max_iter),
             progress=progress,
         )
-        complaints = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
+        advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
         if not found.converged:
-            complaints.append(f"project: {found.message}")
+            advice.append(f"project: {found.message}")
         return (
             replace(
                 self,
@@ -257,11 +258,11 @@ class Factorisation:
                 shape=tuple(X.shape),
                 stopped=found.stopped,
             ),
-            complaints,
+            advice,
         )
 
     def _entropy_of_atoms(self) -> float:
-        """``sum_k rho_k E(A_k)`` of all blocks but the first."""
+        """``sum_k rho_k E(A_k)`` over all blocks but the first."""
         blocks = list(self.factors)
         if self.core is not None:
             blocks.append(self.core)
@@ -277,7 +278,7 @@ class Factorisation:
         Parameters
         ----------
         path : path
-            Where to; ``.npz`` is added if it has no suffix.
+            The file; ``.npz`` is appended if it has no suffix.
         """
         path = Path(path)
         path = path if path.suffix else path.with_suffix(".npz")
@@ -318,24 +319,24 @@ def load(
     device: Device | None = None,
 ) -> Factorisation:
     """
-    Read a fit that `Factorisation.save` wrote.
+    Read a fit written by `Factorisation.save`.
 
     Parameters
     ----------
     path : path
         The ``.npz`` file.
     loss : Loss, optional
-        The loss of the fit, if it is one of your own: a file holds those of wtfarray only.
+        The loss of the fit if it is user-defined; other losses are stored in the file.
     xp, device
-        Namespace and device of the arrays; NumPy when absent, whatever they were fitted with.
+        Namespace and device of the arrays; by default NumPy, whichever library was fitted.
 
     Returns
     -------
     Factorisation
-        The same fit.
+        The stored fit.
     """
     space: Any = np if xp is None else xp
-    with reading("path", path, "kind", "a file that `save` of a fit has written") as opened:
+    with reading("path", path, "kind", "a file written by `save` of a fit") as opened:
         stored, header = opened
         dtype = getattr(space, header["dtype"])
 

@@ -1,4 +1,4 @@
-"""Fits on disk: `.npz` files, written atomically, without pickle."""
+"""Fits on disk: `.npz` files without pickle, written atomically."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from wtfarray._losses.wasserstein import Wasserstein
 
 
 def to_dtype_name(array: Array) -> str:
-    """The dtype by a name that every library understands."""
+    """The name of the dtype, the same for every library."""
     xp = array_namespace(array)
     return "float32" if array.dtype == xp.float32 else "float64"
 
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file that is either whole or not there, whatever happens meanwhile."""
+    """Write an npz file; if writing fails, an existing file is left unchanged."""
     part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with part.open("wb") as stream:
@@ -45,11 +45,11 @@ def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def reading(
     name: str, path: str | os.PathLike[str], key: str, expected: str
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open an npz file with a header that has ``key``, or say that argument ``name`` is wrong."""
-    import zipfile  # here, for it would be a tenth of the time of importing the library
+    """Open an npz file whose header has ``key``; the error message names argument ``name``."""
+    import zipfile  # not at the top: it would take a tenth of the import time of the library
 
     msg = f"{name} is {os.fspath(path)!r}: expected {expected}"
-    if zipfile.is_zipfile(path) or not Path(path).exists():  # that it is missing NumPy says
+    if zipfile.is_zipfile(path) or not Path(path).exists():  # NumPy raises for a missing file
         with np.load(path, allow_pickle=False) as stored:
             header = {}
             if "header" in stored.files:
@@ -65,7 +65,7 @@ def reading(
 
 
 def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A loss as JSON, and its costs as arrays; of a loss of the caller's own only the name."""
+    """A loss as JSON and its costs as arrays; for a user-defined loss only the type's name."""
     if isinstance(loss, LossSum):
         parts = [describe_loss(part, f"{prefix}_{k}") for k, part in enumerate(loss.losses)]
         described = {"name": "LossSum", "losses": [part[0] for part in parts]}
@@ -86,10 +86,10 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
 
 
 def rebuild_loss(described: dict[str, Any], stored: Any, given: Loss | None) -> Loss:
-    """The loss that `describe_loss` described, or the one that the caller has to give."""
+    """The loss described by `describe_loss`, or the user-defined one given to `load`."""
     own = _own_type(described)
     if (own is None) != (given is None):
-        expected = "None, the file holds its loss" if own is None else f"the {own} of the fit"
+        expected = "None, the loss is in the file" if own is None else f"the {own} of the fit"
         found = "None" if given is None else f"a {type(given).__name__}"
         msg = f"loss is {found}: expected {expected}"
         raise ValueError(msg)
@@ -97,7 +97,7 @@ def rebuild_loss(described: dict[str, Any], stored: Any, given: Loss | None) -> 
 
 
 def _own_type(described: dict[str, Any]) -> str | None:
-    """The type of the loss, or of a part of it, if it is the caller's own."""
+    """The type of the loss, or of a summand, if it is user-defined."""
     if described["name"] == "LossSum":
         return next(filter(None, map(_own_type, described["losses"])), None)
     return described["type"] if described["name"] == "own" else None

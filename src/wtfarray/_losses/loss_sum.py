@@ -12,10 +12,10 @@ from wtfarray._losses.protocol import Loss
 @dataclass(frozen=True, eq=False, init=False)
 class LossSum:
     """
-    A sum of losses of the same data, each over modes of its own.
+    A sum of losses of the same data, each of which may transport other modes.
 
-    Fits minimise it with the "envelope" solver. SWIFT's loss is the sum over the modes of transport
-    along the fibres of that mode.
+    Fits minimise it with the "envelope" solver. SWIFT's loss is a sum over the modes: transport
+    along the fibres of each mode.
 
     Parameters
     ----------
@@ -58,5 +58,5 @@ class LossSum:
 
 
 def losses_of(loss: Loss) -> tuple[Loss, ...]:
-    """The losses of a sum, or a single one."""
+    """The losses of a sum, or the loss itself as a tuple."""
     return loss.losses if isinstance(loss, LossSum) else (loss,)
