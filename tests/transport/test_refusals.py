@@ -84,8 +84,8 @@ class TestFeasibleTarget:
         Y[2] = [1.5, 1.0, 1.0, 1.0, 1.0, 0.5]
         message = (
             "Y has mass 2.5 in sample 2 on the connected component of bin (0,), where X has mass "
-            "2.0, and costs between components are infinite: expected the same mass, or a loss with "
-            "finite lam"
+            "2.0, and costs between components are infinite: expected the same mass, or a loss "
+            "with finite lam"
         )
         with refused(message):
             self.check(array, SEPARATE, math.inf, X, Y)
@@ -173,8 +173,9 @@ class TestRefuseOtherMass:
     def test_message_names_the_worst_sample(self, array):
         message = (
             "constraints is 'rows' and the loss is balanced (lam = inf), but sample 1 of X has "
-            "mass 2.0 and a model under these constraints 1.0: expected constraints that conserve mass "
-            "(normalise the samples, rows of their factor, columns of the others), or a finite lam"
+            "mass 2.0 and a model under these constraints 1.0: expected constraints that conserve "
+            "mass (normalise the samples, rows of their factor, columns of the others), or a "
+            "finite lam"
         )
         with refused(message):
             refuse_other_mass(
