@@ -132,6 +132,18 @@ class TestTransportTerm:
         assert again.value == pytest.approx(first.value, abs=1e-8)
         assert term.evaluations - before < cold
 
+    @some_lam
+    def test_restored_state_is_where_the_next_solve_starts(self, array, lam):
+        """Not where the secants lead from the last potential, which here is the solution."""
+        fresh, Y, _, host = transport_term(array, lam)
+        first = fresh.evaluate(Y, 1e-300, 1)
+        term, *_ = transport_term(array, lam)
+        solved = term.evaluate(Y, 1e-12, 500)
+        term.state = array(np.zeros(host.shape))
+        again = term.evaluate(Y, 1e-300, 1)
+        assert again.value == pytest.approx(first.value, rel=1e-12)
+        assert again.value < solved.value - 1e-3
+
     def test_level_multiplies_the_smoothing(self, array):
         term, Y, X, host = transport_term(array, 1.0)
         for level in (3.0, 1.0):

@@ -12,7 +12,7 @@ from infinite_costs import N, band, reachable
 from oracles import random_cost
 
 import wtfarray as wtf
-from wtfarray._transport.certificate import Plan, mended_gap, rounded_gap, semi_unbalanced_gap
+from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel
 
 COST, EPS = wtf.grid_cost(6)[0], 0.3
@@ -109,14 +109,14 @@ class TestSemiUnbalancedGap:
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-class TestMendedGap:
+class TestCorrectedGap:
     @pytest.mark.parametrize("distance", [1e-6, 1e-3, 1e-1])
     def test_interval_holds_the_loss(self, array, distance):
         X, Y = reachable()
         exact = exact_values(X, Y, band(1), EPS)
         g = near(exact_potentials(X, Y, band(1), EPS), distance)
         plan, _, conjugate = dense_plan(array, X, g, band(1))
-        gap = to_numpy(mended_gap(plan, array(g), array(Y)))
+        gap = to_numpy(corrected_gap(plan, array(g), array(Y)))
         value = inner(g, Y) - conjugate
         slack = 1e-13 * X.sum(axis=1)
         assert np.all(value <= exact + slack)
@@ -128,7 +128,7 @@ class TestMendedGap:
     def test_gap_vanishes_at_the_solution(self, array):
         X, Y = reachable()
         g = exact_potentials(X, Y, band(1), EPS)
-        gap = to_numpy(mended_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
+        gap = to_numpy(corrected_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
         assert np.all((gap >= 0.0) & (gap <= 1e-11))
 
     def test_agrees_with_the_rounded_plan_where_costs_are_finite(self, array):
@@ -139,7 +139,7 @@ class TestMendedGap:
         g = near(exact_potentials(X, Y, COST, EPS), 1e-3)
         plan, _, conjugate = dense_plan(array, X, g, COST)
         value, exact = inner(g, Y) - conjugate, exact_values(X, Y, COST, EPS)
-        for gap in (rounded_gap(plan, array(Y)), mended_gap(plan, array(g), array(Y))):
+        for gap in (rounded_gap(plan, array(Y)), corrected_gap(plan, array(g), array(Y))):
             assert np.all(exact <= value + to_numpy(gap) + 1e-13)
             assert np.all(np.isfinite(to_numpy(gap)))
 
@@ -147,10 +147,10 @@ class TestMendedGap:
         """A sample that no plan can serve leaves the gaps of the others alone."""
         X, Y = reachable()
         g = exact_potentials(X, Y, band(1), EPS)
-        expected = to_numpy(mended_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
+        expected = to_numpy(corrected_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
         X[1], Y[1] = np.eye(N)[0], np.eye(N)[5] * 0.9 + 0.1 / N
         Y[1] /= Y[1].sum()
-        found = to_numpy(mended_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
+        found = to_numpy(corrected_gap(dense_plan(array, X, g, band(1))[0], array(g), array(Y)))
         assert found[1] == math.inf
         np.testing.assert_allclose(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-13)
 
@@ -193,7 +193,7 @@ class TestThreeBins:
                 f = np.exp(g / EPS)
                 g = np.clip(g + EPS * np.log(Y / (f * ((X / (f @ K.T)) @ K))), -50.0, 50.0)
             plan, q, conjugate = dense_plan(array, X, g, cost)
-            gap, value = mended_gap(plan, g, Y), inner(g, Y) - conjugate
+            gap, value = corrected_gap(plan, g, Y), inner(g, Y) - conjugate
             np.testing.assert_allclose(gap, problem.gap(g, q, Y), rtol=1e-6, atol=1e-15)
             assert np.all(gap >= 0.0)
             assert np.all(gap[excess > 1e-3] == math.inf)
@@ -217,7 +217,7 @@ class TestThreeBins:
             X, Y = sources[strictly], targets[strictly]
             g = near(exact_potentials(X, Y, cost, EPS), 0.3)
             plan, _, conjugate = dense_plan(array, X, g, cost)
-            gap, value = mended_gap(plan, g, Y), inner(g, Y) - conjugate
+            gap, value = corrected_gap(plan, g, Y), inner(g, Y) - conjugate
             assert np.all(gap >= 0.0)
             assert np.all(exact_values(X, Y, cost, EPS) <= value + gap + 1e-12)
             finite += np.sum(np.isfinite(gap))

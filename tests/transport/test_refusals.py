@@ -43,8 +43,8 @@ class TestFeasibleTarget:
         X, Y = ones()
         Y[1, 0] = 1.5
         message = (
-            "Y weighs 6.5 in sample 1, where X weighs 6.0: expected the same mass, or a loss with "
-            "finite lam"
+            "Y has mass 6.5 in sample 1, where X has mass 6.0: expected the same mass, or a loss "
+            "with finite lam"
         )
         with refused(message):
             self.check(array, band(N), math.inf, X, Y)
@@ -53,7 +53,7 @@ class TestFeasibleTarget:
     def test_empty_sample_of_the_model_is_refused(self, array):
         X, Y = ones()
         Y[2] = 0.0
-        message = "Y weighs 0.0 in sample 2, where X weighs 6.0: expected a positive mass"
+        message = "Y has mass 0.0 in sample 2, where X has mass 6.0: expected a positive mass"
         with refused(message):
             self.check(array, band(N), 1.0, X, Y)
         X[2] = 0.0
@@ -83,9 +83,9 @@ class TestFeasibleTarget:
         X, Y = ones()
         Y[2] = [1.5, 1.0, 1.0, 1.0, 1.0, 0.5]
         message = (
-            "Y weighs 2.5 in sample 2 on the connected component of bin (0,), where X weighs 2.0, "
-            "and costs between components are infinite: expected the same mass, or a loss with "
-            "finite lam"
+            "Y has mass 2.5 in sample 2 on the connected component of bin (0,), where X has mass "
+            "2.0, and costs between components are infinite: expected the same mass, or a loss "
+            "with finite lam"
         )
         with refused(message):
             self.check(array, SEPARATE, math.inf, X, Y)
@@ -99,7 +99,7 @@ class TestFeasibleTarget:
         found = to_numpy(feasible_target(problem, array(Y, dtype), Y.shape))
         np.testing.assert_allclose(found.sum(axis=1), N, rtol=4 * np.finfo(dtype).eps)
         Y[1] *= 1.0 + 2.0 * excess
-        with pytest.raises(ValueError, match=r"^Y weighs .* in sample 1, where X weighs 6\.0"):
+        with pytest.raises(ValueError, match=r"^Y has mass .* in sample 1, where X has mass 6\.0"):
             feasible_target(problem, array(Y, dtype), Y.shape)
 
     def test_entries_are_named_in_the_modes_of_the_data(self, array):
@@ -172,9 +172,10 @@ class TestOfEqualMass:
 class TestRefuseOtherMass:
     def test_message_names_the_worst_sample(self, array):
         message = (
-            "constraints is 'rows' and the loss is balanced (lam = inf), but sample 1 of X weighs "
-            "2.0 and a model under these constraints 1.0: expected constraints that conserve mass "
-            "(normalise the samples, rows of their factor, columns of the others), or a finite lam"
+            "constraints is 'rows' and the loss is balanced (lam = inf), but sample 1 of X has "
+            "mass 2.0 and a model under these constraints 1.0: expected constraints that conserve "
+            "mass (normalise the samples, rows of their factor, columns of the others), or a "
+            "finite lam"
         )
         with refused(message):
             refuse_other_mass(
@@ -183,7 +184,7 @@ class TestRefuseOtherMass:
 
     def test_rounding_is_allowed(self, array):
         refuse_other_mass(array([1.0, 2.0]), array([1.0 + 1e-6, 2.0]), "constraints")
-        with pytest.raises(ValueError, match="sample 0 of X weighs 1"):
+        with pytest.raises(ValueError, match="sample 0 of X has mass 1"):
             refuse_other_mass(array([1.0, 2.0]), array([1.0 + 3e-6, 2.0]), "constraints")
 
 
@@ -191,7 +192,7 @@ class TestRefuseUnreachable:
     def test_components_are_refused(self, array):
         message = (
             "loss is balanced (lam = inf) and its infinite costs separate the bins into connected "
-            "components, on each of which a model would have to weigh what X does: expected finite "
+            "components, on each of which a model would need the mass of X: expected finite "
             "costs that connect all bins, or a finite lam"
         )
         with refused(message):
@@ -201,8 +202,8 @@ class TestRefuseUnreachable:
         X, _ = ones()
         X[1, :2] = 0.0
         message = (
-            "X, its transported modes last, is 0.0 at index (1, 0): expected mass at a finite cost "
-            "from every bin of its sample, or a finite lam"
+            "X, transported modes last, is 0.0 at index (1, 0): expected mass of its sample that "
+            "can reach this bin at a finite cost, or a finite lam"
         )
         with refused(message):
             refuse_unreachable(loss_with(band(1)).bind(array(X)))
