@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, stack
@@ -28,6 +29,7 @@ from wtfarray._solvers.joint import Resumable, solve_jointly
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.feasibility import refuse_other_mass
+from wtfarray._transport.problem import TransportProblem
 
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
@@ -98,22 +100,37 @@ def _check_mass(
     blocks: list[Array],
     rng: np.random.Generator,
 ) -> None:
-    """Refuse constraints under which a balanced loss is infinite."""
-    balanced = [
-        term
-        for term in problem.terms
-        if isinstance(term, TransportTerm | SparseTensorTerm) and term.problem.conserves_mass
+    """Refuse fixed factors or constraints under which the loss is infinite whatever is fitted."""
+    transport = [
+        term for term in problem.terms if isinstance(term, TransportTerm | SparseTensorTerm)
     ]
-    if not balanced:
-        return
-    others = random_blocks(spec.shapes, rng.spawn(1)[0], spec.X)
-    for k in spec.free:
-        others[k] = feasible(others[k], spec.constraints[k])
-    others = [others[k] if k in spec.free else block for k, block in enumerate(blocks)]
+    balanced = [term for term in transport if term.problem.conserves_mass]
+    others = list(blocks)
+    if balanced or len(spec.free) < len(blocks):
+        drawn = random_blocks(spec.shapes, rng.spawn(1)[0], spec.X)
+        for k in spec.free:
+            others[k] = feasible(drawn[k], spec.constraints[k])
+    if len(spec.free) < len(blocks):
+        for term in transport:
+            _refuse_empty_samples(term.problem, problem.tensor(others))
     for term in balanced:
-        for feasible_blocks in (blocks, others):  # all feasible blocks must have the same mass
-            found = per_sample(stack(term.problem, problem.tensor(feasible_blocks)))
+        for some in (blocks, others):  # the mass must not depend on the choice of feasible blocks
+            found = per_sample(stack(term.problem, problem.tensor(some)))
             refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}")
+
+
+def _refuse_empty_samples(problem: TransportProblem, model: Array) -> None:
+    """Refuse a model, positive where the fixed factors allow it, with empty samples."""
+    xp = array_namespace(model)
+    found = per_sample(stack(problem, model))
+    empty = (problem.mass > 0) & ~(found > 0)
+    if bool(xp.any(empty)):
+        i = int(xp.argmax(xp.astype(empty, xp.int64)))
+        msg = (
+            f"init has fixed factors with zeros, which make sample {i} of every model empty, where "
+            f"X has mass {float(problem.mass[i])}: expected fixed factors that give it mass"
+        )
+        raise ValueError(msg)
 
 
 def _solve_jointly(

@@ -64,6 +64,8 @@ def project_samples(
         isinstance(part, Wasserstein) and math.isinf(part.lam) for part in losses_of(loss)
     )
     mass = to_host(per_sample(X))
+    if not mass.any():
+        return _project_empty(X, atoms, loss, constraint, rho, tol, max_iter)
     groups = _groups_of_similar_mass(mass) if separable else [np.arange(X.shape[0])]
     single = len(groups) == 1
     options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
@@ -95,6 +97,35 @@ def project_samples(
         history=history,
         dual=dual,
         mass_advice=_mass_advice(mass, atoms) if constraint == "rows" else None,
+    )
+
+
+def _project_empty(
+    X: Array,
+    atoms: Array,
+    loss: Loss,
+    constraint: Constraint,
+    rho: float,
+    tol: float,
+    max_iter: int,
+) -> Projection:
+    """Project samples that are all empty: beside one that is not, which is then left out again."""
+    xp = array_namespace(X)
+    other = xp.reshape(xp.mean(atoms, axis=1), (1, *X.shape[1:]))
+    both, alone = (
+        project_samples(
+            samples, atoms, loss, constraint=constraint, rho=rho, tol=tol, max_iter=max_iter
+        )
+        for samples in (xp.concat([X, other]), other)
+    )
+    objective, gap = both.objective - alone.objective, both.gap + alone.gap
+    return replace(
+        both,
+        coefficients=both.coefficients[: X.shape[0], :],
+        objective=objective,
+        gap=gap,
+        history=[replace(both.history[-1], objective=objective, gap=gap)],
+        dual=both.dual[: X.shape[0], ...],
     )
 
 

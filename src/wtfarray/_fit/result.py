@@ -18,7 +18,7 @@ from array_api_compat import device as device_of
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
-    as_data,
+    as_nonnegative,
     common_namespace,
     follow,
     positive_integer,
@@ -218,7 +218,7 @@ class Factorisation:
     ) -> tuple[Factorisation, list[str]]:
         """The projection, and the messages of its warnings."""
         xp = common_namespace(X=X)
-        X = as_data("X", X, xp)
+        X = as_nonnegative("X", X, xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:
             msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
