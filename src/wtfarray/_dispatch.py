@@ -53,6 +53,9 @@ class Thresholds:
     certificate_entries: int = 2**16
     """Gaps are computed for this many entries at a time: this takes some fifteen temporaries."""
 
+    flow_entries: int = 2**17
+    """Up to this many pairs of bins in all samples, infeasible transport is found by max-flow."""
+
     layout_rows: int = 256
     """Kernel matrices of at most this many rows are stored in both memory orders, for BLAS."""
     pair_entries: int = 2**16
@@ -128,6 +131,11 @@ def batch_size(samples: int, entries: int) -> int:
 def certificate_batch(samples: int, entries: int) -> int:
     """Number of samples whose duality gaps are computed at once."""
     return max(1, THRESHOLDS.certificate_entries * samples // entries)
+
+
+def checks_flow(samples: int, bins: int) -> bool:
+    """Whether balanced transport with infinite costs is small enough for a maximum flow."""
+    return samples * bins * bins <= THRESHOLDS.flow_entries
 
 
 def keeps_both_layouts(rows: int) -> bool:

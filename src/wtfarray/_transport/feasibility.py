@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import mass_tolerance, per_sample, spread, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
+from wtfarray._dispatch import checks_flow
 from wtfarray._models.entropy import xlogx
 from wtfarray._transport.components import Components, components_of
+from wtfarray._transport.kernels import dense
+from wtfarray._transport.max_flow import bottleneck
 from wtfarray._transport.problem import TransportProblem
 
 
@@ -45,7 +52,31 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
     components = components_of(problem.kernel.costs)
     if components is not None:
         _refuse_component_mass(problem, Y, components)
-    return of_equal_mass(problem, Y, components)
+    Y = of_equal_mass(problem, Y, components)
+    if checks_flow(Y.shape[0], math.prod(Y.shape[1:])):
+        _refuse_bottlenecks(problem, Y)
+    return Y
+
+
+def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
+    """Refuse a Y to which infinite costs leave no balanced transport, by more than rounding."""
+    bins = math.prod(Y.shape[1:])
+    allowed = np.isfinite(to_host(dense(problem.kernel.costs)))
+    pairs = zip(*(to_host(A).reshape(-1, bins) for A in (problem.data, Y)), strict=True)
+    for sample, (x, y) in enumerate(pairs):
+        found = bottleneck(x, y, allowed, 10.0 * mass_tolerance(Y) * float(x.sum()))
+        if found is None:
+            continue
+        shape = tuple(Y.shape[1:])
+        where = [tuple(int(k) for k in np.unravel_index(i, shape)) for i in found.sources[:3]]
+        more = " and others" if len(found.sources) > 3 else ""
+        msg = (
+            f"Y cannot be reached from X at a finite cost in sample {sample}: the bins "
+            f"{', '.join(map(str, where))}{more} of X have mass {found.supply:.6g}, and all bins "
+            f"that they can reach have mass {found.demand:.6g} in Y; expected a Y that can be "
+            "reached, or a loss with finite lam"
+        )
+        raise ValueError(msg)
 
 
 def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Components) -> None:

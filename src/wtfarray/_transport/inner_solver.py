@@ -47,6 +47,7 @@ def solve_to_gap(
     problem = solver.problem
     factor = gap_factor(problem)
     limit, check = math.inf, math.inf
+    best, best_n = math.inf, 0
     points = solver.iterates(Y, max_iter=max_iter)
     for n in range(1, max_iter + 1):
         point = next(points)
@@ -55,7 +56,9 @@ def solve_to_gap(
         if estimate <= min(limit, check) or n % CHECK_EVERY == 0 or n == max_iter:
             values, gaps, _ = problem.bounds(g, Y)
             gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
-            if gap <= limit or n == max_iter:
+            if gap < 0.99 * best:
+                best, best_n = gap, n
+            if gap <= limit or n == max_iter or n - best_n >= solver.patience:
                 return g, n
             # The rounded gap is of the order of the root of the estimate: extrapolate.
             check = estimate * (min(0.5, (limit / gap) ** 2) if gap < math.inf else 0.1)

@@ -54,6 +54,8 @@ class InnerSolver(Protocol):
     """Whether g is where the last solve ended."""
     evaluations: int
     """Number of evaluations of the marginal so far."""
+    patience: float
+    """Iterations without a smaller gap after which the solver has failed; may be inf."""
 
     def iterates(
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None

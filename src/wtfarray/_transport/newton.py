@@ -37,6 +37,8 @@ class NewtonSettings:
     """In units of eps; for longer steps the quadratic model is poor, and eps is increased."""
     continue_every: int = 20
     """Iterations between two continuations in eps of samples far from their solution."""
+    patience: int = 300
+    """Iterations without a smaller gap after which the method has failed, for want of digits."""
     level_ratio: float = 3.0
     """Ratio of eps between two levels of the continuation."""
 
@@ -100,6 +102,7 @@ class Newton:
         self.continues = False
         """Only g is kept from one solve to the next."""
         self.evaluations = 0
+        self.patience: float = SETTINGS.patience
         # At least eps: the radius of a single bin would be 0.
         self._radius = max(search_radius(problem), problem.kernel.eps)
         self._continues = continues

@@ -177,6 +177,7 @@ class Sinkhorn:
         self.continues = False
         """Whether that is where the last solve ended."""
         self.evaluations = 0
+        self.patience = math.inf
         self.spent = 0
         """Iterations so far, with those of samples on their own."""
         # More pairs than unknowns would only fit the rounding.
