@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from click.core import ParameterSource
+from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 import wtfarray as wtf
 from wtfarray._arrays.host import to_host
+from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
 
-CONVERGED, BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 0, 2, 3, 130
+CONVERGED, BAD_INPUT, NOT_CONVERGED, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = """
 Exit codes: 0 converged or done; 2 bad input or a missing package, nothing was computed; 3 not
-converged, the result was written; 130 interrupted, the factors found so far were written.
+converged, the result was written; 4 computed, but an output could not be written where it was asked
+for, stderr says where it is instead; 130 interrupted, the factors found so far were written.
 """
 EXPECTED = (OSError, ValueError, TypeError, ImportError, MemoryError, RuntimeError)
 """Errors that are told in one line."""
@@ -54,8 +61,13 @@ class OneLine(click.Group):
 
 
 def _complain(message: str) -> int:
-    click.echo(f"wtfarray: {' '.join(message.split())}", err=True)
+    _say(" ".join(message.split()))
     return BAD_INPUT
+
+
+def _say(message: str) -> None:
+    with suppress(OSError):  # what the result is does not depend on whether anybody reads this
+        click.echo(f"wtfarray: {message}", err=True)
 
 
 def _sizes(separator: str) -> Any:
@@ -200,23 +212,43 @@ def fit(
         ) as w,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", UserWarning)  # the table says it
+        warnings.simplefilter("ignore", UserWarning)  # the table says it, but for these:
+        warnings.filterwarnings("always", "checkpoint ", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: _say(str(message))
         result: wtf.Factorisation = solve(placed, size, chosen, callback=w.step, **options)
     # After a Ctrl-C that came in the last step there is nothing to go on with.
     interrupted = w.interrupted and not result.converged
     if interrupted:
         why = result.message.replace("stopped by the callback", "interrupted: the best so far")
         result = replace(result, message=why)
-    result.save(out)
+    written = [_data.write_output(out, result.save, _say)]
+    asked = [out]
     if figure is not None:
-        _draw(result, figure)
+        asked.append(figure)
+        written.append(_draw(result, figure))
+    whole = written == asked
     if not quiet:
-        Console().print(summary(result, *(path for path in (out, figure) if path is not None)))
+        whole &= _show(summary(result, *filter(None, written)))
+    if interrupted and written[0] is not None:
+        advice = _how_to_go_on(options["checkpoint"], options["solver"], written[0])
+        _say(f"interrupted; {advice}")
+    if not whole:
+        return NOT_WRITTEN
     if interrupted:
-        advice = _how_to_go_on(options["checkpoint"], options["solver"], out)
-        click.echo(f"wtfarray: interrupted; {advice}", err=True)
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
+
+
+def _show(rows: Table) -> bool:
+    """Print a table; False if there is no room for it."""
+    try:
+        Console().print(rows)
+    except OSError as error:
+        _say(f"the table cannot be shown: {error.strerror or error}")
+        # What is left in the buffer must not raise again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _loss(
@@ -261,7 +293,16 @@ def _figure_suffixes() -> list[str]:
     return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
 
 
-def _draw(result: wtf.Factorisation, path: Path) -> None:
+def _draw(result: wtf.Factorisation, path: Path) -> Path | None:
+    """Draw the atoms; returns where the picture is. The fit is written, whatever happens here."""
+    try:
+        return _data.write_output(path, partial(_draw_atoms, result), _say)
+    except EXPECTED as error:
+        _say(f"{path} cannot be drawn: {error}")
+        return None
+
+
+def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
     """The atoms; one panel a mode where they have more than two."""
     from matplotlib import pyplot as plt
 
@@ -276,8 +317,10 @@ def _draw(result: wtf.Factorisation, path: Path) -> None:
         )
         for k in modes:
             plot.atoms(result, mode=k, ax=axes[k, 0])
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    try:
+        replace_file(path, partial(figure.savefig, dpi=150, format=path.suffix[1:].lower()))
+    finally:
+        plt.close(figure)
 
 
 @command.command(epilog=EXIT_CODES)
@@ -317,18 +360,30 @@ def project(
         warnings.simplefilter("always")
         projected = saved.projection(_data.placed(X, backend, device, dtype), **options)
     coefficients = to_host(projected.factors[0])
-    if out.suffix.lower() == ".csv":
-        np.savetxt(out, coefficients, delimiter=",")
-    else:
-        np.save(out, coefficients)
+    written = _data.write_output(out, partial(_write_coefficients, coefficients), _say)
+    whole = written == out
     if not quiet:
         rows = [("samples", str(coefficients.shape[0])), ("atoms", str(coefficients.shape[1]))]
-        Console().print(table([*rows, ("written", str(out))]))
+        rows += [] if written is None else [("written", str(written))]
+        whole &= _show(table(rows))
     for warning in caught:
-        click.echo(f"wtfarray: {warning.message}", err=True)
+        _say(str(warning.message))
+    if not whole:
+        return NOT_WRITTEN
     if projected.stopped:
         return INTERRUPTED
     return CONVERGED if projected.converged else NOT_CONVERGED
+
+
+def _write_coefficients(coefficients: NDArray[Any], path: Path) -> None:
+    def write(part: Path) -> None:
+        with part.open("wb") as stream:
+            if path.suffix.lower() == ".csv":
+                np.savetxt(stream, coefficients, delimiter=",")
+            else:
+                np.save(stream, coefficients)
+
+    replace_file(path, write)
 
 
 @command.command()
@@ -351,5 +406,10 @@ def demo(out: Path) -> int:
     _data.check_output("--out", out, _figure_suffixes())
     from wtfarray.cli import _demo
 
-    _demo.run(out, click.echo, progress=importlib.util.find_spec("tqdm") is not None)
-    return CONVERGED
+    written = _demo.run(
+        out,
+        click.echo,
+        progress=importlib.util.find_spec("tqdm") is not None,
+        save=lambda path, save: _data.write_output(path, save, _say),
+    )
+    return CONVERGED if written == out else NOT_WRITTEN

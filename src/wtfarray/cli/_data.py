@@ -7,6 +7,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 import wtfarray as wtf
 from wtfarray._arrays.typing import Array
+from wtfarray._fit.storage import try_to_write
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
 BACKENDS = ("numpy", "torch", "jax", "cupy")
@@ -220,8 +222,8 @@ def read_fit(path: Path) -> wtf.Factorisation:
     """A saved fit."""
     try:
         return wtf.load(path)
-    except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
-        msg = f"{path} is not a fit: expected a file that `wtfarray fit` wrote"
+    except ValueError as error:
+        msg = f"{path} is not a fit of `wtfarray fit`: {error}"
         raise ValueError(msg) from None
 
 
@@ -237,8 +239,61 @@ def check_output(name: str, path: Path | None, suffixes: Sequence[str]) -> None:
         msg = f"{name} is {path}, but there is no folder {path.parent}"
         raise ValueError(msg)
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_to_write(path)
     except OSError as error:
-        msg = f"{name} is {path}, but nothing can be written there: {error.strerror}"
+        msg = f"{name} is {path}, but nothing can be written there: {error.strerror or error}"
         raise ValueError(msg) from None
+
+
+def write_output(
+    path: Path, write: Callable[[Path], object], complain: Callable[[str], object]
+) -> Path | None:
+    """
+    Write a result that took long to find: if not where it was asked for, then somewhere else.
+
+    Parameters
+    ----------
+    path : Path
+        Where it was asked for.
+    write : callable
+        Writes to a path, or raises OSError.
+    complain : callable
+        Is told where the result went instead.
+
+    Returns
+    -------
+    Path or None
+        Where it is; None if it could not be written anywhere.
+    """
+    try:
+        write(path)
+    except OSError as error:
+        cause = error.strerror or str(error)
+    else:
+        return path
+    for folder in _other_folders():
+        try:
+            elsewhere = Path(tempfile.mkdtemp(prefix="wtfarray-unwritten-", dir=folder))
+        except OSError:
+            continue
+        try:
+            write(elsewhere / path.name)
+        except OSError:
+            elsewhere.rmdir()
+            continue
+        complain(f"{path} cannot be written: {cause}; it is {elsewhere / path.name} instead")
+        return elsewhere / path.name
+    complain(f"{path} cannot be written: {cause}; nor can it be anywhere else, it is lost")
+    return None
+
+
+def _other_folders() -> list[Path]:
+    """Where a result may go that cannot go where it should."""
+    folders: list[Path] = []
+    with suppress(OSError):  # there is none
+        folders.append(Path(tempfile.gettempdir()))
+    with suppress(OSError, RuntimeError):
+        folders.append(Path.home())
+    with suppress(OSError):
+        folders.append(Path.cwd())
+    return folders
