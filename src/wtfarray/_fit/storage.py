@@ -198,7 +198,8 @@ def reading(name: str, path: str | os.PathLike[str], expected: str) -> Iterator[
         ) as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a wrong offset
                 raise
-            reason = (str(error) or type(error).__name__)[:REASON_LENGTH]
+            damaged = isinstance(error, OSError | EOFError)
+            reason = "it is damaged" if damaged else str(error)[:REASON_LENGTH]
             msg = f"{name} is {os.fspath(path)!r}: expected {expected}; {reason}"
             raise ValueError(msg) from error
 

@@ -390,8 +390,7 @@ def _write_coefficients(coefficients: NDArray[Any], path: Path) -> None:
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 def info(fitted: Path) -> int:
     """Show what FIT is and how good, which `wtfarray fit` wrote."""
-    Console().print(summary(_data.read_fit(fitted)))
-    return CONVERGED
+    return CONVERGED if _show(summary(_data.read_fit(fitted))) else NOT_WRITTEN
 
 
 @command.command()

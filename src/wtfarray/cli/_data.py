@@ -279,7 +279,8 @@ def write_output(
         try:
             write(elsewhere / path.name)
         except OSError:
-            elsewhere.rmdir()
+            with suppress(OSError):
+                elsewhere.rmdir()
             continue
         complain(f"{path} cannot be written: {cause}; it is {elsewhere / path.name} instead")
         return elsewhere / path.name
