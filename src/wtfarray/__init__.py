@@ -1,4 +1,4 @@
-"""Factorise non-negative matrices and tensors with a smoothed Wasserstein loss, on any array."""
+"""Non-negative matrix and tensor factorisation with a smoothed Wasserstein loss."""
 
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import FitState, Record

@@ -1,4 +1,4 @@
-"""``python -m wtfarray`` is the command ``wtfarray``."""
+"""``python -m wtfarray`` runs the command ``wtfarray``."""
 
 from wtfarray.cli import main
 

@@ -1,9 +1,9 @@
 """
-Which method serves which data: every choice and every threshold, in one place.
+Choice of methods: every decision that depends on the size or kind of the data, with its threshold.
 
-The functions take plain numbers, never arrays, and import nothing of the library: each layer may
-ask them, and a test can call them. What belongs to a method itself, such as its tolerances, stays
-with the method.
+The functions take plain numbers, never arrays, and import nothing from the library, so that every
+layer may call them. Parameters of a method itself, such as its tolerances, are defined with the
+method.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class NewtonRule:
-    """Samples of at most ``max_bins`` bins, more than ``min_spacing`` eps apart."""
+    """Samples of at most ``max_bins`` bins that are more than ``min_spacing * eps`` apart."""
 
     max_bins: int
     min_spacing: float
@@ -21,58 +21,60 @@ class NewtonRule:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where one method takes over from another; sizes are numbers of entries unless said."""
+    """Thresholds between methods; sizes are numbers of entries unless stated otherwise."""
 
     newton: tuple[NewtonRule, ...] = (NewtonRule(64, 4.0),)
     """
-    Newton's method for the inner problem, finite lam.
+    Problems with finite lam for which the inner problem is solved by Newton's method.
 
-    Far apart, in units of eps, the plan is all but a vertex of its polytope, and Sinkhorn's
-    iterations need thousands of steps from one vertex to the next. A Newton step costs the cube of
-    the number of bins.
+    If the bins are many eps apart, the plan is close to a vertex of the transport polytope, and
+    Sinkhorn iterations need thousands of steps from one vertex to the next. The cost of a Newton
+    step is cubic in the number of bins.
     """
     newton_balanced: tuple[NewtonRule, ...] = (NewtonRule(64, 1.0), NewtonRule(256, 8.0))
     """The same for lam = inf, where Sinkhorn's iterations converge more slowly."""
     newton_entries: int = 2**18
-    """Plans are computed at most this many entries at a time: temporaries stay small."""
+    """Newton's method computes at most this many entries of plans at a time, to save memory."""
 
     straggler_samples: int = 32
-    """Of at least this many samples, the slowest are solved apart from the others."""
+    """With at least this many samples, the slowest ones are iterated separately."""
     straggler_bins: int = 256
-    """But only if they have at most this many bins: it takes memory."""
+    """But only if a sample has at most this many bins, because it takes memory."""
 
     sparse_share: float = 0.05
-    """Data with a smaller share of positive entries are solved on their support."""
+    """With a smaller share of positive entries, the inner problem is solved on the support of X."""
     sparse_sample_points: int = 32
-    """Points of a sparse sample at most: each step solves a dense system of that size."""
+    """Largest support of a sparse sample: each step solves a dense system of that size."""
 
     batch_entries: int = 2**20
-    """Samples are solved in batches of at least this many entries: temporaries are smaller then."""
+    """Samples are solved in batches of at least this many entries, to save memory."""
     batches: int = 4
-    """But in no more than this many batches."""
+    """But in at most this many batches."""
     certificate_entries: int = 2**16
-    """Samples are certified this many entries at a time: it takes some fifteen temporaries."""
+    """Gaps are computed for this many entries at a time: this takes some fifteen temporaries."""
 
     layout_rows: int = 256
-    """Kernel matrices of at most this many rows are kept in both memory orders, for BLAS."""
+    """Kernel matrices of at most this many rows are stored in both memory orders, for BLAS."""
     pair_entries: int = 2**16
-    """Up to this many pairs of bins in all, logarithms are summed over all pairs at once."""
+    """Up to this many pairs of bins in all samples, log-sum-exps run over all pairs at once."""
 
     prox_linear_entries: int = 2**16
-    """Up to this size prox-linear steps follow L-BFGS; their dual has as many unknowns."""
+    """Up to this size of X prox-linear steps follow L-BFGS; their dual has as many unknowns."""
+    escape_entries: int = 2**10
+    """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
     history_entries: int = 20_000_000
-    """Block duals of more unknowns are minimised without the history that L-BFGS keeps."""
+    """Block duals with more unknowns are minimised without the history of L-BFGS."""
 
     coarsest_mode: int = 16
-    """No mode is made coarser than this many bins."""
+    """Modes are coarsened to no fewer bins than this."""
     dense_share: float = 0.5
-    """From this share of positive entries on, a fit starts from Kullback-Leibler steps."""
+    """With at least this share of positive entries, a fit starts with Kullback-Leibler steps."""
     blurred_cost: float = 0.1
-    """Smoothing above this share of the mean cost blurs everything: no level starts there."""
+    """A larger eps, as a share of the mean cost, blurs all structure: no level exceeds it."""
     level_ratio: float = 3.0
-    """Between two levels of smoothing."""
+    """Ratio of eps between two levels of smoothing."""
     exponent_error: float = 1e-11
-    """Rounding of exp(-g/lam) in units of rho that may pass for the speed of exp over expm1."""
+    """Rounding error in units of rho up to which exp replaces expm1, which is slower."""
 
 
 THRESHOLDS = Thresholds()
@@ -81,19 +83,19 @@ Start = Literal["kl", "random"]
 
 
 def prefers_newton(bins: int, spacing: float, eps: float, *, balanced: bool) -> bool:
-    """Whether samples have few bins that lie many eps apart; ``spacing`` is a cost."""
+    """Whether samples have few bins, many eps apart; ``spacing`` is a cost between neighbours."""
     rules = THRESHOLDS.newton_balanced if balanced else THRESHOLDS.newton
     fitting = [rule.min_spacing for rule in rules if bins <= rule.max_bins]
     return bool(fitting) and spacing > fitting[0] * eps
 
 
 def newton_batch(bins: int) -> int:
-    """The number of samples whose plans, (bins, bins) each, are computed at once."""
+    """Number of samples whose plans, (bins, bins) each, are computed at once."""
     return max(1, THRESHOLDS.newton_entries // bins**2)
 
 
 def separates_stragglers(samples: int, bins: int) -> bool:
-    """Whether the slowest samples are solved apart from the others."""
+    """Whether the slowest samples are iterated separately."""
     return samples >= THRESHOLDS.straggler_samples and bins <= THRESHOLDS.straggler_bins
 
 
@@ -106,11 +108,11 @@ def solves_on_sample_supports(
     samples: int, filled: int, points: int, most_points: int, entries: int
 ) -> bool:
     """
-    Whether the data are many samples of few points each.
+    Whether the data are many samples with few positive entries each.
 
-    ``points`` is the number of positive entries in all ``filled`` samples, ``most_points`` that of
-    the fullest one. A filled sample takes as many arrays of its size as the fullest has points:
-    these must be few in all.
+    ``filled`` is the number of samples that are not empty, ``points`` the number of positive
+    entries in all of them, ``most_points`` the largest number in one. Each filled sample takes
+    ``most_points`` arrays of its size, which limits their number.
     """
     sparse = points < THRESHOLDS.sparse_share * entries
     few = 0 < most_points <= THRESHOLDS.sparse_sample_points
@@ -118,29 +120,34 @@ def solves_on_sample_supports(
 
 
 def batch_size(samples: int, entries: int) -> int:
-    """Samples that are solved at once, where the caller does not say."""
+    """Default number of samples that are solved at once."""
     batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
     return math.ceil(samples / max(1, batches))
 
 
 def certificate_batch(samples: int, entries: int) -> int:
-    """Samples that are certified at once."""
+    """Number of samples whose duality gaps are computed at once."""
     return max(1, THRESHOLDS.certificate_entries * samples // entries)
 
 
 def keeps_both_layouts(rows: int) -> bool:
-    """Whether a kernel matrix is small enough to be kept in both memory orders."""
+    """Whether a kernel matrix is small enough to be stored in both memory orders."""
     return rows <= THRESHOLDS.layout_rows
 
 
 def sums_over_pairs(samples: int, bins: int) -> bool:
-    """Whether log-sum-exps over all pairs of bins are faster than axis by axis."""
+    """Whether a log-sum-exp over all pairs of bins is faster than one axis at a time."""
     return samples * bins * bins <= THRESHOLDS.pair_entries
 
 
 def follows_with_prox_linear(entries: int) -> bool:
-    """Whether data are small enough for prox-linear steps."""
+    """Whether the data are small enough for prox-linear steps after L-BFGS."""
     return entries <= THRESHOLDS.prox_linear_entries
+
+
+def tries_to_escape(entries: int, free_blocks: int) -> bool:
+    """Whether a fit may have a saddle point, and is small enough to look for a way out."""
+    return free_blocks > 1 and entries <= THRESHOLDS.escape_entries
 
 
 def keeps_history(entries: int) -> bool:
@@ -154,23 +161,23 @@ def can_be_halved(bins: int) -> bool:
 
 
 def default_start(positive_share: float) -> Start:
-    """How a fit starts: Kullback-Leibler steps make the atoms of sparse data spiky."""
+    """Default start of a fit: with sparse data, Kullback-Leibler steps make the atoms spiky."""
     return "random" if positive_share < THRESHOLDS.dense_share else "kl"
 
 
 def fit_levels(init: str | None, coarsest: float) -> tuple[float, ...]:
-    """Multiples of eps that a fit goes through, from a named start or, None, given factors."""
+    """Levels of smoothing of a fit, as multiples of eps; ``init`` is None for given factors."""
     levels = (27.0, 9.0, 3.0, 1.0) if init == "random" else (3.0, 1.0)
     return tuple(level for level in levels if level <= max(1.0, coarsest))
 
 
 def coarsest_level(mean_cost: float, eps: float) -> float:
-    """The multiple of eps from which on the kernel blurs everything."""
+    """The multiple of eps above which the kernel blurs all structure."""
     return THRESHOLDS.blurred_cost * mean_cost / eps
 
 
 def smoothing_levels(mean_cost: float, eps: float) -> tuple[float, ...]:
-    """Multiples of eps, a constant ratio apart, from the coarsest that makes sense to 1."""
+    """Multiples of eps in a geometric sequence, from at most `coarsest_level` down to 1."""
     most = max(coarsest_level(mean_cost, eps), 1.0)
     ratio = THRESHOLDS.level_ratio
     count = math.floor(math.log(most) / math.log(ratio))
@@ -178,5 +185,5 @@ def smoothing_levels(mean_cost: float, eps: float) -> tuple[float, ...]:
 
 
 def may_use_exp(lam: float, rho: float, rounding: float) -> bool:
-    """Whether ``exp(-g/lam) - 1`` is exact enough in place of expm1, which takes longer."""
+    """Whether ``exp(-g/lam) - 1`` is accurate enough to replace expm1, which is slower."""
     return lam * rounding <= THRESHOLDS.exponent_error * rho

@@ -77,30 +77,30 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
-        1e-3 for float32 when absent. The error of the gradient goes with its square root.
+        Relative duality gap, as in `wtfarray.wasserstein`; 1e-6 for float64 and 1e-3 for float32 if
+        None. The error of the gradient is of the order of its square root.
     max_iter : int
-        Iterations at most.
+        Largest number of iterations.
     reduction : {"sum", "mean", "none"}
-        Sum or mean over the samples, or the loss of each.
+        Sum or mean over the samples, or the loss of each sample.
 
     Returns
     -------
     array
-        A number, or for "none" one for each sample, in the shape of the modes that are not
+        A scalar, or for "none" one number per sample, in the shape of the modes that are not
         transported.
 
     Notes
     -----
-    Compiled code cannot raise: where numbers are known only at run time, a sample that would be
-    refused has the loss NaN. Nor can it warn when ``max_iter`` was not enough; the value is a lower
-    bound even then.
+    Compiled code cannot raise errors: where values are traced, as under ``jax.jit``, the loss of an
+    invalid sample is NaN. Nor can it warn if ``max_iter`` is reached; the value is a lower bound
+    even then.
 
-    Where Y (or X) is 0 the slope in it is -inf. The gradient holds the slope at the smallest normal
-    number instead, large and finite.
+    Where Y (or X) is 0 the derivative is -inf. The gradient holds the derivative at the smallest
+    normal number instead, which is large and finite.
 
-    Balanced, the loss is taken as a function of Y brought to the mass of X: the gradient in Y is
-    orthogonal to Y in each sample, and those in X and Y belong to that function.
+    For balanced transport Y is scaled to the mass of X, and the gradients are those of the loss as
+    a function of X and the unscaled Y: the gradient in Y is orthogonal to Y in each sample.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def wasserstein_loss(
     same_dtype("Y", Y, "X", X)
     tol = training_tolerance(tol, Y)
     max_iter = positive_integer("max_iter", max_iter)
-    # On the host, where the numbers of a loss can be read while the data are being traced.
+    # On the host, because the costs have to be read while the data are traced.
     loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)
     settings = Settings.of(loss, tuple(X.shape), tol, max_iter)
     values = _values(X, Y, loss.costs, settings)
@@ -136,7 +136,7 @@ def wasserstein_loss(
 
 
 def _array(name: str, array: Array) -> Array:
-    """A floating JAX array; NumPy's are taken too, as by JAX itself."""
+    """A floating JAX array; NumPy arrays are converted, as in JAX itself."""
     if isinstance(array, np.ndarray):
         array = jnp.asarray(array)
     instance_of(name, array, jax.Array, "a JAX array")
@@ -145,25 +145,25 @@ def _array(name: str, array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the compiled code is made for: equal settings are compiled once."""
+    """The static arguments of the compiled code: equal settings are compiled once."""
 
     eps: float
     lam: float
     modes: tuple[tuple[int, ...], ...] | None
     levels: tuple[float, ...]
     known_range: float
-    """A bound on how much a potential varies."""
+    """A bound on the range of a potential."""
     all_finite: bool
     """Whether every cost is finite."""
     components: Components | None
-    """Of a balanced loss."""
+    """Connected components of the bins, of a balanced loss with infinite costs."""
     transported: tuple[int, ...]
     tol: float
     max_iter: int
 
     @classmethod
     def of(cls, loss: Wasserstein, shape: tuple[int, ...], tol: float, max_iter: int) -> Settings:
-        """Read off a loss with costs on the host all that decides how it is solved."""
+        """The settings of a loss whose costs are on the host."""
         all_finite = are_finite(loss.costs)
         return cls(
             loss.eps,
@@ -198,7 +198,7 @@ def _solution(
 ) -> tuple[Array, Array, Array]:
     """The loss of each sample, and its gradients in X and in Y."""
     if not any(isinstance(array, jax.core.Tracer) for array in (X, Y, *costs)):
-        # On the host: a check is many small operations, and JAX compiles each of them.
+        # On the host: the checks are many small operations, each of which JAX would compile.
         x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
         Wasserstein(matrices, settings.eps, settings.lam, settings.modes).bind_pair(x, y)
     return _compiled(X, Y, costs, settings)
@@ -213,23 +213,24 @@ def _solution_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
 def _compiled(
     X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
 ) -> tuple[Array, Array, Array]:
+    """`_solution` without checks; the loss of invalid samples is NaN."""
     shape, moved = tuple(X.shape), settings.transported
     order = (*(k for k in range(X.ndim) if k not in moved), *moved)
     costs = tuple(jnp.asarray(cost, dtype=X.dtype) for cost in costs)
 
     def problem_at(eps: Any, data: Array) -> TransportProblem:
-        settled = (settings.lam, order, settings.known_range)
-        return compiled_problem(data, costs, eps, *settled, all_finite=settings.all_finite)
+        arguments = (settings.lam, order, settings.known_range)
+        return compiled_problem(data, costs, eps, *arguments, all_finite=settings.all_finite)
 
     data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
     problem = problem_at(settings.eps, data)
     Y = stack(problem, Y)
-    # What `feasible_target` would refuse: solved for ones instead, and marked in the end.
-    unsound = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    unsound = unsound | stranded(problem, Y)
+    # Samples that `feasible_target` would refuse are replaced by ones, and their loss by NaN.
+    invalid = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
+    invalid = invalid | stranded(problem, Y)
     if problem.conserves_mass and problem.unreachable is not None:
-        unsound = unsound | (problem.unreachable & (Y > 0))
-    refused = jnp.any(unsound, axis=tuple(range(1, Y.ndim)))
+        invalid = invalid | (problem.unreachable & (Y > 0))
+    refused = jnp.any(invalid, axis=tuple(range(1, Y.ndim)))
     refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
     components = settings.components
     if components is not None:

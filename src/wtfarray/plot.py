@@ -1,4 +1,4 @@
-"""Pictures of fits; needs Matplotlib (``pip install 'wtfarray[plot]'``)."""
+"""Plots of fits; requires Matplotlib (``pip install 'wtfarray[plot]'``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["atoms", "convergence", "core", "rank_scan", "reconstruction"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind readers tell apart; without yellow, too pale for lines."""
+"""The colour-blind safe palette of Okabe and Ito, without yellow, too pale for lines."""
 STYLES = ("-", "--", ":", "-.")
 HEAT = "cividis"
 
@@ -36,24 +36,24 @@ def atoms(
     ax: Axes | None = None,
 ) -> Axes:
     """
-    The atoms of a fit: lines where they have one mode, a mosaic of images where they have two.
+    Plot the atoms of a fit: as lines if they have one mode, as images if they have two.
 
     Parameters
     ----------
     fit : Factorisation
-        Any model, of arrays of any library.
+        Any model, with arrays of any library.
     mode : int, optional
-        Draw the columns of this mode's factor. When absent, an atom is what a column of the first
-        factor stands for: it has all modes but the first.
+        Draw the columns of the factor of this mode. By default, draw the atoms that belong to the
+        columns of the first factor, which have all modes but the first.
     shape : sequence of int, optional
-        The grid of the features, where these are a flattened image.
+        The grid of the features, if these are a flattened image.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when absent.
+        The axes to draw into; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With every image divided by its largest entry.
+        Every image is divided by its largest entry.
 
     Examples
     --------
@@ -90,28 +90,28 @@ def reconstruction(
     ax: Axes | None = None,
 ) -> Axes:
     """
-    Data against the model: areas and lines, sample by sample, or a row of images above another.
+    Plot the data and the model of some samples: as areas and lines, or as two rows of images.
 
-    A Wasserstein loss compares the model with the data blurred by the kernel, so the model of a
-    perfect fit is smoother than the data.
+    The Wasserstein loss compares the model with the data blurred by the kernel, so even the model
+    of a perfect fit is smoother than the data.
 
     Parameters
     ----------
     fit : Factorisation
-        Of data with two or three modes, or three once ``shape`` is taken into account.
+        A fit to data with two or three modes, counted after the features have ``shape``.
     X : array
-        The data that were fitted.
+        The fitted data.
     samples : sequence of int
-        Which indices of the first mode to draw; those that X does not have are left out.
+        Indices along the first mode; those that are out of range are ignored.
     shape : sequence of int, optional
-        The grid of the features, where these are a flattened image.
+        The grid of the features, if these are a flattened image.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when absent.
+        The axes to draw into; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        With each pair of images divided by its largest entry.
+        Each pair of images is divided by its largest entry.
 
     Examples
     --------
@@ -136,8 +136,8 @@ def reconstruction(
     data = np.stack([to_host(X[i, ...]).reshape(atom.shape[1:]) for i in chosen])
     model = np.tensordot(to_host(fit.factors[0])[chosen], atom, axes=1)
     if data.ndim == 3:
-        most = np.maximum(data.max((1, 2)), model.max((1, 2)))[:, None, None]
-        images = np.concatenate([data / most, model / most])
+        largest = np.maximum(data.max((1, 2)), model.max((1, 2)))[:, None, None]
+        images = np.concatenate([data / largest, model / largest])
         names = [f"{kind} {i}" for kind in ("data", "model") for i in chosen]
         label = "share of the largest"
         return _draw_mosaic(images, len(chosen), modes, label, ax, names)
@@ -157,20 +157,20 @@ def reconstruction(
 
 def convergence(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
     """
-    How a fit came down to its last objective, and how exact each objective was.
+    Plot the objective of a fit above its last value, and the duality gap, against time.
 
     Parameters
     ----------
     fit : Factorisation
         Any model.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when absent.
+        The axes to draw into; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Differences of objectives against seconds, on a logarithmic scale. What lies below the last
-        gap is left out: it is not known.
+        Differences of objectives against seconds, on a logarithmic scale. Differences below the
+        last gap are not resolved and are left out.
 
     Examples
     --------
@@ -191,18 +191,18 @@ def convergence(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
     objective = np.asarray([record.objective for record in fit.history])
     gap = np.asarray([record.gap for record in fit.history])
     excess = objective - objective[-1]
-    told = excess > gap[-1]
-    ax.plot(seconds[told], excess[told], color=blue, label="objective minus its last value")
-    exact = gap > 0
-    if exact.any():
+    resolved = excess > gap[-1]
+    ax.plot(seconds[resolved], excess[resolved], color=blue, label="objective minus its last value")
+    positive = gap > 0
+    if positive.any():
         ax.plot(
-            seconds[exact],
-            gap[exact],
+            seconds[positive],
+            gap[positive],
             STYLES[1],
             color=vermilion,
-            label="duality gap at the present atoms",
+            label="duality gap at the current blocks",
         )
-    if exact[-1]:
+    if positive[-1]:
         ax.plot(seconds[-1:], gap[-1:], "o", color=vermilion, label="gap of the result")
     ax.set_yscale("log")
     ax.set_xlabel("time [s]")
@@ -213,20 +213,20 @@ def convergence(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
 
 def core(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
     """
-    The core of a Tucker decomposition as a heat map.
+    Plot the core of a Tucker decomposition as a heat map.
 
     Parameters
     ----------
     fit : Factorisation
         A Tucker decomposition.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when absent.
+        The axes to draw into; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        A row for each column of the first factor; columns run over those of the other factors, the
-        last the fastest.
+        One row per column of the first factor. The columns of the heat map run over the columns of
+        the other factors, in C order.
 
     Examples
     --------
@@ -266,19 +266,19 @@ def core(fit: Factorisation, /, *, ax: Axes | None = None) -> Axes:
 
 def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
     """
-    What a rank buys: loss on the data and on samples left out, and how stable the atoms are.
+    Plot a rank scan: loss of fitted and of left-out samples, and stability of the atoms.
 
     Parameters
     ----------
     scan : RankScan
-        What `wtfarray.rank_scan` returned.
+        The result of `wtfarray.rank_scan`.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when absent.
+        The axes to draw into; by default those of a new figure.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The loss on the left; the stability, where it is known, on a second scale on the right.
+        The loss on the left axis; the stability, if there are several seeds, on the right one.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
     >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
     >>> scan = wtf.rank_scan(X, (1, 2), wtf.KullbackLeibler(), n_seeds=2)
     >>> plot.rank_scan(scan).get_ylabel()
-    'loss a sample, above the least possible'
+    'loss per sample above its minimum'
     """
     instance_of("scan", scan, RankScan, "a RankScan")
     ax = _axes(ax)
@@ -309,7 +309,7 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
         )
     ax.set_xlabel("rank")
     ax.set_xticks(place, [str(r.rank).strip("()") for r in scan.records])
-    ax.set_ylabel("loss a sample, above the least possible")
+    ax.set_ylabel("loss per sample above its minimum")
     lines, names = ax.get_legend_handles_labels()
     if any(r.stability is not None for r in scan.records):
         right = ax.twinx()
@@ -329,7 +329,7 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
 def _atoms_of(
     fit: Factorisation, mode: int | None, shape: Sequence[int] | None
 ) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-    """The atoms (r, ...) and the modes that they have."""
+    """The atoms (r, ...) and their modes."""
     instance_of("fit", fit, Factorisation, "a Factorisation")
     sizes, modes = fit.shape[1:], tuple(range(1, len(fit.shape)))
     if mode is None:
@@ -364,8 +364,8 @@ def _draw_mosaic(
     """Images (m, h, w) side by side, row by row."""
     if names is None:
         names = [str(r) for r in range(len(images))]
-        most = images.max((1, 2), keepdims=True)
-        images = images / np.where(most > 0, most, 1.0)
+        largest = images.max((1, 2), keepdims=True)
+        images = images / np.where(largest > 0, largest, 1.0)
     count, height, width = images.shape
     rows = math.ceil(count / columns)
     gap = max(1, round(0.06 * max(height, width)))
@@ -374,7 +374,7 @@ def _draw_mosaic(
     for i, image in enumerate(images):
         top, left = (i // columns) * (height + gap), (i % columns) * (width + gap)
         picture[top : top + height, left : left + width] = image
-        # Outlined, to be read on dark and on light ground.
+        # Outlined, to be legible on dark and on light backgrounds.
         text = ax.text(left + 0.04 * width, top + 0.04 * height, names[i], va="top", color="white")
         text.set(fontsize="small", path_effects=[_outline()])
     drawn = ax.imshow(picture, cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
@@ -389,7 +389,7 @@ def _draw_mosaic(
 
 
 def _columns(images: NDArray[np.float64]) -> int:
-    """Tiles in a row, for a mosaic without gaps about 3/2 as wide as high."""
+    """The number of columns of a mosaic with few empty tiles and an aspect ratio near 3/2."""
     count, height, width = (int(n) for n in images.shape)
 
     def misfit(columns: int) -> float:
@@ -401,7 +401,7 @@ def _columns(images: NDArray[np.float64]) -> int:
 
 
 def _axes(ax: Axes | None, ratio: float = 1.5) -> Axes:
-    """The caller's axes, or those of a new figure whose drawing has this width over height."""
+    """The given axes, or those of a new figure with this ratio of width to height."""
     try:
         from matplotlib import pyplot as plt
     except ImportError:
@@ -409,14 +409,14 @@ def _axes(ax: Axes | None, ratio: float = 1.5) -> Axes:
         raise ImportError(msg) from None
     if ax is not None:
         return ax
-    # Room for the colour bar and for the labels.
+    # Leave space for the colour bar and the labels.
     height = min(max(5.0 / ratio, 1.3), 6.0) + 0.4
     width = min(6.0, (height - 0.4) * ratio + 1.0)
     return plt.subplots(figsize=(width, height), layout="compressed")[1]
 
 
 def _colour_bar(ax: Axes, image: Any, label: str) -> None:
-    """As high as the picture."""
+    """Add a colour bar of the height of the image."""
     bar: Any = ax.inset_axes((1.02, 0.0, 0.03, 1.0))
     figure: Any = ax.figure
     figure.colorbar(image, cax=bar, label=label)
@@ -433,12 +433,12 @@ def _colour(i: int) -> str:
 
 
 def _style(i: int) -> str:
-    """Another dash every time the colours have run out."""
+    """The line style, which changes each time all colours have been used."""
     return STYLES[i // len(COLOURS) % len(STYLES)]
 
 
 def _legend(ax: Axes, entries: int, **options: Any) -> None:
-    """Inside where there is room, else beside the picture."""
+    """Add a legend: inside the axes if it is short, otherwise beside them."""
     if entries > 8:
         options |= {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     ax.legend(frameon=False, fontsize="small", ncols=math.ceil(entries / 14), **options)

@@ -47,26 +47,26 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Duality gap that is allowed, relative as in `wtfarray.wasserstein`: 1e-6 for float64 and
-        1e-3 for float32 when absent. The error of the gradient goes with its square root.
+        Relative duality gap, as in `wtfarray.wasserstein`; 1e-6 for float64 and 1e-3 for float32 if
+        None. The error of the gradient is of the order of its square root.
     max_iter : int
-        Iterations at most; one that is not enough warns.
+        Largest number of iterations; a warning says if it is reached.
     reduction : {"sum", "mean", "none"}
-        Sum or mean over the samples, or the loss of each.
+        Sum or mean over the samples, or the loss of each sample.
 
     Returns
     -------
     tensor
-        A number, or for "none" one for each sample, in the shape of the modes that are not
+        A scalar, or for "none" one number per sample, in the shape of the modes that are not
         transported.
 
     Notes
     -----
-    Where Y (or X) is 0 the slope in it is -inf. The gradient holds the slope at the smallest normal
-    number instead, large and finite.
+    Where Y (or X) is 0 the derivative is -inf. The gradient holds the derivative at the smallest
+    normal number instead, which is large and finite.
 
-    Balanced, the loss is taken as a function of Y brought to the mass of X: the gradient in Y is
-    orthogonal to Y in each sample, and those in X and Y belong to that function.
+    For balanced transport Y is scaled to the mass of X, and the gradients are those of the loss as
+    a function of X and the unscaled Y: the gradient in Y is orthogonal to Y in each sample.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def wasserstein_loss(
 
 
 class _SampleLosses(torch.autograd.Function):
-    """The loss of each sample; the gradients are outputs too, for torch.func keeps nothing else."""
+    """The loss of each sample; torch.func saves outputs only, so the gradients are outputs too."""
 
     @staticmethod
     def forward(
@@ -116,8 +116,8 @@ class _SampleLosses(torch.autograd.Function):
         for mode in sorted(ctx.transported):
             weights = weights.unsqueeze(mode)
         gradients = (
-            _Weighted.apply(weights, slope, X, Y) if needed else None
-            for slope, needed in zip(both, ctx.needs_input_grad[:2], strict=True)
+            _Weighted.apply(weights, gradient, X, Y) if needed else None
+            for gradient, needed in zip(both, ctx.needs_input_grad[:2], strict=True)
         )
         return (*gradients, None, None, None)
 
@@ -125,8 +125,8 @@ class _SampleLosses(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
         X, Y, *both = ctx.saved_tensors
         parts = [
-            _Weighted.apply(tangent, slope, X, Y).sum(ctx.transported)
-            for tangent, slope in zip(tangents[:2], both, strict=True)
+            _Weighted.apply(tangent, gradient, X, Y).sum(ctx.transported)
+            for tangent, gradient in zip(tangents[:2], both, strict=True)
             if tangent is not None
         ]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1], None, None
@@ -141,7 +141,7 @@ class _SampleLosses(torch.autograd.Function):
         tol: float,
         max_iter: int,
     ) -> tuple[Any, tuple[int, int, int]]:
-        # What is mapped over becomes one more mode of samples, the first.
+        # The mapped axis becomes an additional mode of samples, the first.
         X, Y = (
             A.expand(info.batch_size, *A.shape) if dim is None else A.movedim(dim, 0)
             for A, dim in zip((X, Y), in_dims[:2], strict=True)
@@ -154,20 +154,20 @@ class _SampleLosses(torch.autograd.Function):
 
 
 class _Weighted(torch.autograd.Function):
-    """A slope times the gradient that comes in. The slope depends on X and Y: no going further."""
+    """A gradient in X or Y times the incoming weights; second derivatives raise an error."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        weights: torch.Tensor, slope: torch.Tensor, X: torch.Tensor, Y: torch.Tensor
+        weights: torch.Tensor, gradient: torch.Tensor, X: torch.Tensor, Y: torch.Tensor
     ) -> torch.Tensor:
         del X, Y
-        return weights * slope
+        return weights * gradient
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        """Nothing to keep."""
+        """No arrays are saved, because there are no further derivatives."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:

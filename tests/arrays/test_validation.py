@@ -116,7 +116,7 @@ class TestAsData:
     )
     def test_range_of_the_sum_depends_on_the_dtype(self, xp, array, dtype, good, bad):
         for total in bad:
-            with pytest.raises(ValueError, match=r"X sums to .*: expected .* multiply it"):
+            with pytest.raises(ValueError, match=r"X sums to .*: expected .* rescale it"):
                 as_data("X", array([0.5 * total, 0.5 * total], dtype), xp)
         for total in good:
             X = array([0.5 * total, 0.5 * total], dtype)

@@ -129,32 +129,35 @@ class TestRefused:
         ("words", "said"),
         [
             (["nothing.npy"], "nothing.npy' does not exist"),
-            (["X.npy", "--rank", "two"], "'two' is not a positive integer"),
-            (["X.npy", "--rank", "0"], "'0' is not a positive integer"),
+            (["X.npy", "--rank", "two"], "'two': expected positive integers"),
+            (["X.npy", "--rank", "0"], "'0': expected positive integers"),
             (["X.npy", "--rank", "2,2"], "rank is (2, 2): expected a positive integer"),
             (["X.npy", "--model", "tucker"], "rank is (2,): expected 3 positive integers"),
-            (["X.npy", "--grid", "5,4"], "'5,4' is not a positive integer"),
+            (["X.npy", "--grid", "5,4"], "'5,4': expected positive integers"),
             (["X.npy", "--grid", "6x4"], "expected (N, 24) or (..., 6, 4)"),
             (["X.npy", "--eps", "0"], "eps is 0.0: expected a positive number"),
             (["X.npy", "--lam", "many"], "'many' is not a valid float"),
-            (["X.npy", "--rho", "1,b"], "'1,b' is not a number"),
+            (["X.npy", "--rho", "1,b"], "'1,b': expected numbers"),
             (["X.npy", "--rho", "1,2"], "rho has 2 entries"),
             (["X.npy", "--loss", "hinge"], "'hinge' is not one of"),
-            (["X.npy", "--key", "X"], "holds a single array"),
+            (["X.npy", "--key", "X"], "contains a single array"),
             (["X.npy", "--device", "cuda"], "--device is cuda: expected cpu for NumPy"),
-            (["X.npy", "--out", "fit.txt"], "--out is fit.txt: expected a file .npz"),
-            (["X.npy", "--out", "no/fit.npz"], "there is no folder no"),
-            (["X.npy", "--solver", "dual", "--checkpoint", "c.npz"], "does not take a checkpoint"),
+            (["X.npy", "--out", "fit.txt"], "--out is fit.txt: expected a file with suffix .npz"),
+            (["X.npy", "--out", "no/fit.npz"], "folder no does not exist"),
+            (
+                ["X.npy", "--solver", "dual", "--checkpoint", "c.npz"],
+                "does not support a checkpoint",
+            ),
             (["X.npy", "--init", "X.npy"], "X.npy is not a fit"),
             (["X.npy", "--colour", "red"], "No such option"),
-            (["two.npz"], "two.npz holds a, b: expected one of them"),
-            (["two.npz", "--key", "c"], "--key is 'c' and two.npz holds a, b"),
+            (["two.npz"], "two.npz contains a, b: expected one of them"),
+            (["two.npz", "--key", "c"], "--key is 'c' and two.npz contains a, b"),
             (["words.csv"], "words.csv cannot be read: could not convert string"),
             (["gap.csv"], "gap.csv cannot be read: could not convert string ''"),
             (["ragged.csv"], "ragged.csv cannot be read: the number of columns changed"),
             (["void.npy"], "void.npy cannot be read: No data left in file"),
-            (["number.npy", "--normalise"], "number.npy holds float64, 0-d"),
-            (["member.npz"], "member.npz holds no array"),
+            (["number.npy", "--normalise"], "number.npy contains float64, 0-d"),
+            (["member.npz"], "member.npz contains no array"),
             (["damaged.npz"], "damaged.npz cannot be read: Bad CRC-32"),
             (["void.mat"], "void.mat cannot be read"),
             (["X.npy", "--seed", "-1"], "'--seed': -1 is not in the range x>=0"),
@@ -163,13 +166,13 @@ class TestRefused:
             (["X.npy", "--checkpoint", "two.npz"], "checkpoint is 'two.npz'"),
             (["pickle.npy"], "allow_pickle=False"),
             (["negative.npy"], "X is -1.0 at index (0, 0)"),
-            (["zero.npy", "--normalise"], "sample 1 weighs 0.0"),
-            (["complex.npy"], "complex.npy holds complex128, 2-d: expected an array of real"),
+            (["zero.npy", "--normalise"], "sample 1 has mass 0.0"),
+            (["complex.npy"], "complex.npy contains complex128, 2-d: expected an array of real"),
             (["junk.npz"], "junk.npz is not an .npz file"),
             (["text.npz"], "text.npz is not an .npz file"),
             (["line.npy"], "expected samples and at least one more mode"),
             (["notes.txt"], "notes.txt has suffix '.txt'"),
-            (["empty"], "empty holds no images"),
+            (["empty"], "empty contains no images"),
         ],
     )
     def test_bad_input_is_refused_in_one_line(self, words, said):
@@ -263,8 +266,8 @@ class TestFullDisk:
     def found(self, result, name, folder):
         """The file that the message names."""
         (path,) = folder.glob(f"wtfarray-unwritten-*/{name}")
-        said = f"wtfarray: {name} cannot be written: No space left on device; it is {path} instead"
-        assert said in result.stderr.splitlines()
+        said = f"{name} cannot be written: No space left on device; written to {path} instead"
+        assert f"wtfarray: {said}" in result.stderr.splitlines()
         assert str(path) in "".join(result.stdout.split())
         return path
 
@@ -297,7 +300,9 @@ class TestFullDisk:
         with limited_files(PROBE + 100):
             result = run("fit", "large.npy", *words)
         assert result.exit_code == NOT_WRITTEN
-        assert "fit.npz cannot be written: File too large; nor can it be anywhere" in result.stderr
+        assert (
+            "fit.npz cannot be written: File too large; neither can other folders" in result.stderr
+        )
         assert "objective" in result.stdout
         assert not Path("fit.npz").exists()
         assert not [*elsewhere.iterdir(), *tmp_path.glob("*.part"), *tmp_path.glob("wtfarray*")]
@@ -352,7 +357,7 @@ class TestFullDisk:
     def test_full_folder_is_refused_before_fitting(self):
         with limited_files(100):
             said = refuse("fit", "X.npy", *QUICK, "--out", "some.npz")
-        assert "--out is some.npz, but nothing can be written there: File too large" in said
+        assert "--out is some.npz, but the folder is not writable: File too large" in said
 
     def test_checkpoint_that_cannot_be_written_is_reported_once(self, monkeypatch):
         def full(*_):
@@ -434,7 +439,7 @@ class TestInterrupt:
         out, err = process.communicate(timeout=60)
         assert process.returncode == INTERRUPTED, err
         assert "Traceback" not in err
-        assert "the same command goes on from the checkpoint" in err
+        assert "the same command continues from the checkpoint" in err
         assert "interrupted: the best so far" in " ".join(out.split())
         first = wtf.load("fit.npz")
         assert kept.exists()
@@ -447,3 +452,34 @@ class TestInterrupt:
         assert second.n_iter > first.n_iter
         assert second.objective <= first.objective + first.gap
         assert not kept.exists()
+
+
+@numpy_only
+class TestProjectMass:
+    def test_raw_counts_are_warned_of_and_the_exit_code_is_that_of_the_solver(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        result = run("project", "fit.npz", "raw.npy", "--tol", 1e-4)
+        assert result.exit_code == 0, result.output
+        lines = [line for line in result.stderr.splitlines() if line.startswith("wtfarray: ")]
+        assert len(lines) == 1
+        assert lines[0].startswith("wtfarray: project: sample 0 of X has mass 200")
+        assert "divide each by its sum" in lines[0]
+        assert np.load("coefficients.npy").shape == (3, 2)
+
+    def test_normalised_samples_are_not(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        np.save("new.npy", data()[:3])
+        for words in (("new.npy",), ("raw.npy", "--normalise")):
+            result = run("project", "fit.npz", *words, "--tol", 1e-4)
+            assert result.exit_code == 0, result.output
+            assert "has mass" not in result.stderr
+
+    def test_not_converged_goes_before(self):
+        assert run("fit", "X.npy", *QUICK).exit_code == 0
+        np.save("raw.npy", 200.0 * data()[:3])
+        result = run("project", "fit.npz", "raw.npy", "--tol", 1e-14, "--max-iter", 1)
+        assert result.exit_code == NOT_CONVERGED
+        assert "divide each by its sum" in result.stderr
+        assert "stopped after max_iter = 1" in result.stderr

@@ -1,16 +1,19 @@
 """Fits that were stopped or killed, resumed from their checkpoints."""
 
 import errno
+import math
 import re
 import tempfile
 import warnings
+import zipfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from array_api_compat import device, is_jax_namespace, is_numpy_namespace
-from helpers import numpy_only, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved_fits import (
@@ -26,6 +29,10 @@ from saved_fits import (
 
 import wtfarray as wtf
 from wtfarray._fit import checkpoint, storage
+from wtfarray._fit.checkpoint import Checkpoint
+from wtfarray._optimize.objective import Point
+from wtfarray._solvers.envelope import Progress, new_pairs
+from wtfarray._solvers.objective import Evaluation
 
 OTHER = {
     "data": {"X": data(1)},
@@ -162,7 +169,7 @@ class TestCheckpoint:
         options = {"X": data(), "rank": 2, "loss": LOSSES["unbalanced"], "rho": 0.02, "rng": 0}
         options |= OTHER[what]
         arguments = [options.pop(name) for name in ("X", "rank", "loss")]
-        with pytest.raises(ValueError, match=r"checkpoint .*fit.npz.* other"):
+        with pytest.raises(ValueError, match=r"checkpoint .*fit.npz.* different data"):
             wtf.cp(*arguments, checkpoint=path, **options)
         assert path.read_bytes() == before
 
@@ -182,7 +189,9 @@ class TestCheckpoint:
 def test_files_that_are_no_checkpoints_are_refused(tmp_path, name):
     path = not_a_fit(tmp_path / name)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"checkpoint is .*{name}.*expected a file that a fit"):
+    with pytest.raises(
+        ValueError, match=f"checkpoint is .*{name}.*expected a file written by a fit"
+    ):
         wtf.cp(data(), 2, LOSSES["KL"], rho=0.02, rng=0, checkpoint=path)
     assert path.read_bytes() == before
 
@@ -337,7 +346,7 @@ def stopped():
 def resume_refused(path):
     """The reason for which a fit refuses its checkpoint, which it leaves as it is."""
     before = path.read_bytes()
-    said = re.escape(f"checkpoint is {str(path)!r}: expected a file that a fit wrote; ")
+    said = re.escape(f"checkpoint is {str(path)!r}: expected a file written by a fit; ")
     with pytest.raises(ValueError, match=said) as caught:
         fit_with(path)
     assert path.read_bytes() == before
@@ -379,7 +388,7 @@ class TestForged:
             else:
                 assert found.objective == expected.objective
                 return
-        assert said.startswith(f"checkpoint is {str(path)!r}: expected a file that a fit wrote; ")
+        assert said.startswith(f"checkpoint is {str(path)!r}: expected a file written by a fit; ")
 
 
 SAMPLES, BINS = 30, 40
@@ -416,3 +425,150 @@ def test_sparse_fit_resumed_at_a_coarse_level_is_bit_equal(tmp_path, backend, ki
         resumed = wtf.cp(X, 2, loss, checkpoint=tmp_path / "half", **options)
     assert levels[-1] > 1
     assert resumed.objective == whole.objective
+
+
+class TestFile:
+    """The file on its own, with a state that no fit has been in."""
+
+    def state(self, array, dtype="float64"):
+        """Progress, curvature, inner states, history, iterations and seconds."""
+        rng = np.random.default_rng(0)
+
+        def point(seed):
+            x, gradient = np.random.default_rng(seed).normal(size=(2, 5))
+            return Point(array(x, dtype), array(gradient, dtype), 1.5 + seed, 0.3, 0.7, -1e-17)
+
+        first, second, third = map(point, range(3))
+        pairs = new_pairs(first)
+        pairs.update(first, second)
+        pairs.update(second, third)
+        current = Evaluation(third, 1e-9, 2e-8, converged=True)
+        progress = Progress(1, 17, current, math.inf, 0.09, 2, 1)
+        states = [array(rng.normal(size=(2, 3)), dtype), array(rng.normal(size=(4,)), dtype)]
+        history = [wtf.Record(0.1, 0.1 + 0.2, math.inf, 3), wtf.Record(1 / 3, -2.0, 1e-300, 9)]
+        return progress, pairs, states, history, 23, 4.5
+
+    def file(self, path, arrays, arguments=("cp", 2, 0.1)):
+        return Checkpoint(path, arrays, arguments)
+
+    def read(self, checkpoint, array=np.array, dtype="float64"):
+        """What the file holds, for an objective whose only block is its point."""
+        progress, _, states, *_ = self.state(array, dtype)
+        objective = SimpleNamespace(blocks=lambda x: [x], states=lambda: states)
+        return checkpoint.read(objective, progress.current.point.x, 2)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_round_trip_is_bit_equal(self, array, tmp_path, dtype):
+        X = array(data(), dtype)
+        progress, pairs, states, history, n_iter, seconds = self.state(array, dtype)
+        path = tmp_path / "fit.npz"
+        self.file(path, [X]).write(progress, pairs, states, history, n_iter, seconds)
+        found = self.read(self.file(path, [X]), array, dtype)
+        assert found.history == history
+        assert (found.n_iter, found.seconds) == (n_iter, seconds)
+        for name in ("level", "n_iter", "decrease", "tightness", "small_steps", "failures"):
+            assert getattr(found.progress, name) == getattr(progress, name), name
+        for name in ("error", "gap", "converged"):
+            assert getattr(found.progress.current, name) == getattr(progress.current, name), name
+        point, expected = found.progress.current.point, progress.current.point
+        for name in ("value", "norm", "square", "slope"):
+            assert getattr(point, name) == getattr(expected, name), name
+        arrays = [(point.x, expected.x), (point.gradient, expected.gradient)]
+        arrays += zip(found.states, states, strict=True)
+        for a, b in arrays:
+            assert_close(a, b, rtol=0)
+        before, after = pairs.export(), found.pairs.export()
+        assert before.keys() == after.keys()
+        for name, value in before.items():
+            np.testing.assert_array_equal(after[name], value)
+        directions = [p.direction(expected) for p in (pairs, found.pairs)]
+        assert directions[0][1] == directions[1][1]
+        assert_close(directions[0][0], directions[1][0], rtol=0)
+
+    @numpy_only
+    def test_missing_file_is_no_error(self, tmp_path):
+        assert self.read(self.file(tmp_path / "fit.npz", [data()])) is None
+
+    @numpy_only
+    def test_empty_history_can_be_stored(self, tmp_path):
+        checkpoint = self.file(tmp_path / "fit.npz", [data()])
+        progress, pairs, states, *_ = self.state(np.array)
+        checkpoint.write(progress, pairs, states, [], 0, 0.0)
+        assert self.read(checkpoint).history == []
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        ("arrays", "arguments"),
+        [
+            ([data(1)], ("cp", 2, 0.1)),
+            ([data(), np.ones(1)], ("cp", 2, 0.1)),
+            ([data()], ("cp", 3, 0.1)),
+            ([data()], ("cp", 2, 0.1 + 1e-16)),
+        ],
+    )
+    def test_other_data_or_arguments_are_refused(self, tmp_path, arrays, arguments):
+        path = tmp_path / "fit.npz"
+        self.file(path, [data()]).write(*self.state(np.array))
+        message = r"checkpoint .*fit\.npz.* different data or arguments.*remove it"
+        with pytest.raises(ValueError, match=message):
+            self.read(self.file(path, arrays, arguments))
+        assert self.read(self.file(path, [data()])).n_iter == 23
+
+    @numpy_only
+    def test_truncated_file_is_refused_by_name(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        checkpoint.write(*self.state(np.array))
+        whole = path.read_bytes()
+        for size in (0, 1, 10, len(whole) // 2, len(whole) - 30):
+            path.write_bytes(whole[:size])
+            with pytest.raises(
+                ValueError, match=r"checkpoint is .*fit\.npz.* a file written by a fit"
+            ):
+                self.read(checkpoint)
+
+    @numpy_only
+    @pytest.mark.parametrize("member", ["header.npy", "x.npy", "history.npy", "pairs_gram.npy"])
+    def test_damaged_file_is_refused_by_name(self, tmp_path, member):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        checkpoint.write(*self.state(np.array))
+        damage(path, member)
+        with pytest.raises(ValueError, match=r"checkpoint is .*fit\.npz.* a file written by a fit"):
+            self.read(checkpoint)
+
+    @numpy_only
+    def test_write_replaces_and_remove_deletes(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        checkpoint = self.file(path, [data()])
+        progress, pairs, states, history, *_ = self.state(np.array)
+        for n_iter in (1, 2):
+            checkpoint.write(progress, pairs, states, history, n_iter, 0.0)
+        assert self.read(checkpoint).n_iter == 2
+        assert list(tmp_path.iterdir()) == [path]
+        checkpoint.remove()
+        assert list(tmp_path.iterdir()) == []
+        checkpoint.remove()  # twice is no error
+
+    @numpy_only
+    @pytest.mark.parametrize("path", [3, b"fit.npz"])
+    def test_paths_of_another_type_are_refused(self, path):
+        with pytest.raises(TypeError, match=r"checkpoint is .*: expected a path"):
+            self.file(path, [data()])
+
+    @numpy_only
+    def test_folders_are_refused(self, tmp_path):
+        for path in (tmp_path, tmp_path / "missing" / "fit.npz"):
+            with pytest.raises(ValueError, match="expected a file in a folder that exists"):
+                self.file(path, [data()])
+
+
+def damage(path, member):
+    """Change one byte in the middle of a member of a zip file."""
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+        inside = archive.read(member)
+    start = content.index(inside, info.header_offset)
+    content[start + len(inside) - 2] ^= 0xFF
+    path.write_bytes(bytes(content))

@@ -1,5 +1,7 @@
 """One start of a fit: certified objective, smoothing levels, early ends; the best of several."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fitting import (
@@ -7,17 +9,22 @@ from fitting import (
     MODELS_AND_LOSSES,
     assert_same_factors,
     data,
+    entropy,
+    loss_of,
     objective_of,
     problem,
     run,
     transport,
     unfinished,
 )
-from helpers import numpy_only
+from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import driver
+from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.specification import specify
 from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.stop_reason import StopReason
 
 
 @numpy_only
@@ -131,3 +138,162 @@ class TestRestarts:
         best = wtf.cp(data(), 3, LOSSES["KL"], rng=5, n_init=4, **options)
         assert min(objectives) < max(objectives)
         assert best.objective == min(objectives)
+
+
+def specification(array, X, loss, kind="nmf"):
+    return specify(
+        *(kind, array(X), 2, loss),
+        rho=1e-2,
+        constraints=None,
+        weights=None,
+        fixed=(),
+        sample_weight=None,
+    )
+
+
+def options(**changes):
+    return SolverOptions(**({"tol": 1e-4, "max_iter": 100} | changes))
+
+
+class TestSolution:
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    def test_fields_belong_to_one_point(self, array, solver):
+        X = data((4, 5))
+        spec = specification(array, X, wtf.KullbackLeibler())
+        found = driver.solve(spec, options(solver=solver, tol=1e-3), np.random.default_rng(0))
+        assert found.spec is spec
+        assert found.converged
+        assert found.reason.is_optimal
+        assert found.reason.message(solver, 1e-3, 100) in found.message
+        assert [tuple(block.shape) for block in found.blocks] == [(4, 2), (5, 2)]
+        assert tuple(found.dual.shape) == X.shape
+        assert found.gap == 0.0
+        assert found.n_iter == len(found.history) - 1 > 0
+        assert found.history[-1].objective == pytest.approx(found.objective, rel=1e-12)
+        A, B = map(to_numpy, found.blocks)
+        expected = loss_of(X, A @ B.T, wtf.KullbackLeibler()) + 1e-2 * (entropy(A) + entropy(B))
+        assert found.objective == pytest.approx(expected, rel=1e-9)
+        np.testing.assert_allclose(A.sum(axis=1), 1.0, rtol=1e-9)
+        np.testing.assert_allclose(B.sum(axis=0), 1.0, rtol=1e-9)
+        # The dual variable is the gradient of the loss in the model.
+        np.testing.assert_allclose(to_numpy(found.dual), 1.0 - X / (A @ B.T), rtol=1e-6, atol=1e-9)
+
+    @numpy_only
+    def test_callback_stop_is_no_convergence(self):
+        spec = specification(np.asarray, data((4, 5)), wtf.KullbackLeibler())
+        found = driver.solve(
+            spec, options(callback=lambda s: s.n_iter == 2), np.random.default_rng(0)
+        )
+        assert found.reason is StopReason.CALLBACK
+        assert not found.converged
+        assert found.n_iter == 2
+        assert found.message.startswith("stopped by the callback")
+
+
+@numpy_only
+class TestBestOf:
+    """Starts that are not solved: each has an objective of its own."""
+
+    def solutions(self, monkeypatch, objectives, reasons=()):
+        spec = specification(np.asarray, data((4, 5)), wtf.KullbackLeibler())
+        given = driver.solve(spec, options(), np.random.default_rng(0))
+        queue = [
+            replace(given, objective=objective, message=f"start {n}")
+            for n, objective in enumerate(objectives)
+        ]
+        for n, reason in reasons:
+            queue[n] = replace(queue[n], reason=reason, converged=False)
+        left = list(queue)
+        monkeypatch.setattr(driver, "solve", lambda *_: left.pop(0))
+        return spec, queue, left
+
+    def test_lowest_objective_is_returned(self, monkeypatch):
+        spec, queue, left = self.solutions(monkeypatch, [3.0, -1.0, 2.0])
+        assert driver.best_of(3, spec, options(), None) is queue[1]
+        assert left == []
+
+    def test_single_start_is_returned(self, monkeypatch):
+        spec, queue, left = self.solutions(monkeypatch, [3.0, -1.0])
+        assert driver.best_of(1, spec, options(), None) is queue[0]
+        assert len(left) == 1
+
+    @pytest.mark.parametrize("reason", [StopReason.CALLBACK, StopReason.INTERRUPTED])
+    def test_caller_ends_all_starts_and_gets_the_best(self, monkeypatch, reason):
+        spec, queue, left = self.solutions(monkeypatch, [1.0, 3.0, 0.0], [(1, reason)])
+        found = driver.best_of(3, spec, options(), None)
+        assert len(left) == 1
+        assert found.objective == 1.0
+        assert found.blocks is queue[0].blocks
+        assert not found.converged
+        assert found.reason is reason
+        assert found.message == "start 1"
+
+    def test_interrupt_before_the_first_result_is_raised(self, monkeypatch):
+        spec, *_ = self.solutions(monkeypatch, [1.0])
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(driver, "solve", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            driver.best_of(2, spec, options(), None)
+
+
+ADVICE = "consider dividing each sample by its sum"
+
+
+@numpy_only
+class TestAdviceOnMass:
+    LOSS = wtf.Wasserstein(wtf.grid_cost(8), 0.05, 10.0)
+
+    def counts(self, mass=400.0):
+        return np.floor(data((5, 8), mass=mass)) + 1.0
+
+    def message(self, X, loss, **changes):
+        spec = specification(np.asarray, X, loss)
+        settings = {"tol": 1e-14, "max_iter": 1} | changes
+        found = driver.solve(spec, options(**settings), np.random.default_rng(0))
+        assert not found.converged
+        return found.message
+
+    def test_fit_of_counts_that_does_not_converge_is_advised(self):
+        X = self.counts()
+        mass = X.sum(axis=1)
+        message = self.message(X, self.LOSS)
+        assert (
+            f"samples of X have masses from {mass.min():.3g} to {mass.max():.3g}: {ADVICE}"
+            in message
+        )
+
+    def test_advice_is_in_the_warning(self):
+        with unfinished(ADVICE):
+            fit = wtf.nmf(self.counts(), 2, self.LOSS, max_iter=1, tol=1e-14, rng=0)
+        assert ADVICE in fit.message
+
+    def test_empty_samples_do_not_count(self):
+        X = data((5, 8))
+        X[2] = 0.0
+        assert ADVICE not in self.message(X, self.LOSS)
+
+    @pytest.mark.parametrize("mass", [0.2, 1.0, 9.0])
+    def test_samples_of_ordinary_mass_are_not(self, mass):
+        assert ADVICE not in self.message(data((5, 8), mass=mass), self.LOSS)
+
+    def test_light_samples_are(self):
+        assert ADVICE in self.message(data((5, 8), mass=1e-3), self.LOSS)
+
+    def test_other_losses_are_not(self):
+        assert ADVICE not in self.message(self.counts(), wtf.KullbackLeibler())
+
+    def test_loss_of_the_whole_tensor_is_not(self):
+        loss = wtf.Wasserstein(wtf.grid_cost(5, 8), 0.05, 10.0)
+        assert ADVICE not in self.message(self.counts(), loss)
+
+    def test_fit_that_the_caller_stops_is_not(self):
+        message = self.message(self.counts(), self.LOSS, max_iter=9, callback=lambda _: True)
+        assert ADVICE not in message
+
+    def test_fit_that_converges_is_not(self):
+        fit = wtf.nmf(self.counts(40.0), 2, wtf.Wasserstein(wtf.grid_cost(8), 1.0, 10.0), rng=0)
+        assert fit.converged
+        assert ADVICE not in fit.message

@@ -11,10 +11,11 @@ from array_api_compat import (
     is_array_api_strict_namespace,
     is_jax_namespace,
 )
-from fitting import assert_same_factors
+from fitting import assert_same_factors, objective_of
 from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
+from wtfarray._fit.projection import _groups_of_similar_mass, _mass_advice
 
 SHAPE = (6, 5, 4)
 
@@ -243,7 +244,7 @@ class TestRefused:
 
     def test_balanced_fit_refuses_samples_of_another_mass(self):
         fit = short_fit(np.array, "cp", "balanced")
-        with pytest.raises(ValueError, match="sample 1 of X weighs 2"):
+        with pytest.raises(ValueError, match="sample 1 of X has mass 2"):
             fit.project(data(3) * np.array([1.0, 2.0, 1.0])[:, None, None])
 
     def test_unknown_keyword_is_refused(self):
@@ -306,3 +307,183 @@ class TestFewBins:
         together = fit.project(X)
         alone = np.concatenate([fit.project(x[None, :]) for x in X])
         assert_same_factors([together], [alone], rtol=0.0, atol=1e-4)
+
+
+def enclosed(X, found):
+    """Whether the objective from the definition lies between objective and objective + gap."""
+    true = objective_of(X, found)
+    slack = 1e-9 * max(abs(true), 1.0)
+    return found.objective - slack <= true <= found.objective + found.gap + slack
+
+
+class TestProjection:
+    @numpy_only
+    @pytest.mark.parametrize(("model", "name"), PAIRS)
+    def test_objective_and_gap_enclose_that_of_the_factors(self, model, name):
+        fit, X = fitted(model, name, tol=1e-5), data(4, seed=1)
+        found = fit.projection(X)
+        assert found.converged
+        assert enclosed(X, found)
+        assert found.gap <= 1e-3 * max(abs(found.objective), 0.2 * 4)
+
+    @numpy_only
+    @pytest.mark.parametrize("model", ["cp", "nmf"])
+    @pytest.mark.parametrize("name", ["unbalanced", "KL"])
+    def test_learned_weights_count_in_the_objective(self, model, name):
+        constraints = ("columns",) * (3 if model == "cp" else 2)
+        fit = fitted(model, name, data(mass=None), tol=1e-5, constraints=constraints)
+        assert len(fit.rho) == len(fit.factors) + 1
+        X = data(6, seed=1, mass=None)
+        found = fit.projection(X)
+        assert found.weights is fit.weights
+        assert enclosed(X, found)
+
+    @numpy_only
+    def test_each_block_has_the_rho_of_the_fit(self):
+        fit = fitted("tucker", "KL", rho=(0.01, 0.02, 0.03, 0.04), tol=1e-5)
+        X = data(3, seed=1)
+        assert enclosed(X, fit.projection(X))
+
+    @numpy_only
+    @pytest.mark.parametrize("model", RANKS)
+    @pytest.mark.parametrize("name", ["unbalanced", "KL"])
+    def test_samples_of_very_different_mass_keep_their_order(self, model, name):
+        """They are solved in groups, from the lightest to the heaviest."""
+        fit = fitted(model, name, data(mass=None), tol=1e-5)
+        X = data(5, seed=1) * np.asarray([1e4, 1.0, 0.0, 1e-4, 2.0])[:, None, None]
+        found = fit.projection(X)
+        assert found.converged
+        assert found.shape == X.shape
+        assert tuple(found.dual.shape) == X.shape
+        assert enclosed(X, found)
+        mass = found.to_tensor().sum(axis=(1, 2))
+        assert np.argsort(mass).tolist() in ([2, 3, 1, 4, 0], [3, 2, 1, 4, 0])
+        for i in (0, 1, 3, 4):  # an empty sample alone is refused
+            alone = fit.projection(X[i : i + 1])
+            np.testing.assert_allclose(
+                found.factors[0][i], alone.factors[0][0], rtol=1e-2, atol=1e-4 * mass[i]
+            )
+            np.testing.assert_allclose(found.dual[i], alone.dual[0], atol=2e-2)
+        assert len(found.history) == 1  # there is no common history of the groups
+        groups = [fit.projection(X[group]) for group in _groups_of_similar_mass(X.sum(axis=(1, 2)))]
+        assert len(groups) > 2
+        gap = sum(group.gap for group in groups)
+        assert found.gap == pytest.approx(gap, rel=1e-6, abs=0.0)
+        assert (gap > 0) == (name == "unbalanced")
+
+    @numpy_only
+    @pytest.mark.parametrize("masses", [[1.0, 1.0, 1.0], [1.0, 1e4, 1e-4]])
+    @pytest.mark.parametrize("model", ["cp", "tucker"])
+    def test_history_ends_with_the_objective(self, model, masses):
+        fit = fitted(model, "unbalanced", data(mass=None), tol=1e-5)
+        found = fit.projection(data(3, seed=1) * np.asarray(masses)[:, None, None])
+        assert found.history[-1].objective == pytest.approx(found.objective, rel=1e-9)
+        assert found.history[-1].gap == pytest.approx(found.gap)
+
+    @pytest.mark.parametrize("model", RANKS)
+    def test_project_gives_its_first_factor(self, array, model):
+        fit, X = short_fit(array, model, "KL"), array(data(3, seed=1))
+        found, coefficients = (f(X, tol=1e-5) for f in (fit.projection, fit.project))
+        assert (to_numpy(found.factors[0]) == to_numpy(coefficients)).all()
+        assert all(a is b for a, b in zip(found.factors[1:], fit.factors[1:], strict=True))
+        assert found.core is fit.core
+        assert found.weights is fit.weights
+
+    @numpy_only
+    def test_describes_the_new_samples(self):
+        fit, X = fitted("cp", "unbalanced", tol=1e-5), data(4, seed=1)
+        found = fit.projection(X)
+        assert isinstance(found, wtf.Factorisation)
+        assert (found.kind, found.rho, found.constraints) == ("cp", fit.rho, fit.constraints)
+        assert found.loss is fit.loss
+        assert found.shape == X.shape
+        assert found.to_tensor().shape == X.shape
+        assert not found.stopped
+        assert found.n_iter > 0
+        assert "converged after" in repr(found)
+        assert fit.shape == SHAPE  # of the fit itself nothing changes
+        gradient = wtf.wasserstein(X, found.to_tensor(), fit.loss).gradient
+        np.testing.assert_allclose(found.dual, gradient, atol=1e-3)
+
+    @numpy_only
+    def test_can_be_saved_and_projected_on_again(self, tmp_path):
+        fit, X = fitted("nmf", "unbalanced", tol=1e-5), data(4, seed=1)
+        fit.projection(X).save(tmp_path / "new.npz")
+        again = wtf.load(tmp_path / "new.npz")
+        assert again.shape == X.shape
+        np.testing.assert_array_equal(again.project(X), fit.project(X))
+
+    @numpy_only
+    def test_too_few_iterations_are_told_and_warned_of(self):
+        fit = short_fit(np.array, "cp", "unbalanced")
+        with pytest.warns(UserWarning, match="project: .*max_iter") as caught:
+            found = fit.projection(data(3, seed=1), max_iter=1)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert not found.converged
+        assert "max_iter" in found.message
+
+
+class TestMassOfNewSamples:
+    """Coefficients that sum to one cannot give the model another mass."""
+
+    @numpy_only
+    @pytest.mark.parametrize("method", ["project", "projection"])
+    @pytest.mark.parametrize("mass", [500.0, 1e-3])
+    def test_raw_counts_are_warned_of(self, method, mass):
+        fit = fitted("nmf", "unbalanced", tol=1e-4)
+        assert fit.constraints[0] == "rows"
+        X = data(3, seed=1)
+        X[1] *= mass
+        message = (
+            f"project: sample 1 of X has mass {mass:.3g}, .*the model has mass 1: .*divide each"
+        )
+        with pytest.warns(UserWarning, match=message) as caught:
+            getattr(fit, method)(X, tol=1e-4)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+
+    def test_every_library_warns(self, array):
+        fit = short_fit(array, "cp", "KL")
+        with pytest.warns(UserWarning, match="sample 0 of X has mass 300"):
+            fit.project(array(300.0 * data(3, seed=1)), tol=1e-4)
+
+    @numpy_only
+    def test_normalised_and_empty_samples_are_not(self):
+        """Warnings are errors."""
+        fit, X = fitted("nmf", "unbalanced", tol=1e-4), data(3, seed=1)
+        fit.project(X, tol=1e-4)
+        fit.project(X * np.asarray([1.9, 0.0, 0.6])[:, None, None], tol=1e-4)
+
+    @numpy_only
+    def test_fit_with_free_coefficients_does_not_warn(self):
+        fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-4)
+        assert fit.constraints[0] is None
+        assert fit.projection(500.0 * data(3, seed=1), tol=1e-4).converged
+
+    @numpy_only
+    def test_range_of_the_atoms_is_named(self):
+        atoms = np.asarray([[1.0, 2.0], [0.0, 1.0]])
+        advice = _mass_advice(np.asarray([1.0, 3.0, 7.0, 9.0]), atoms)
+        assert "sample 2 of X has mass 7" in advice
+        assert "the model has mass 1 to 3" in advice
+        assert _mass_advice(np.asarray([0.0, 0.5, 6.0]), atoms) is None
+
+
+@numpy_only
+class TestGroupsOfLikeMass:
+    def groups(self, mass):
+        return [group.tolist() for group in _groups_of_similar_mass(np.asarray(mass))]
+
+    def test_every_sample_is_in_one_group(self):
+        mass = 10.0 ** np.random.default_rng(0).uniform(-12, 12, 50)
+        groups = self.groups(mass)
+        assert len(groups) > 1
+        assert sorted(i for group in groups for i in group) == list(range(50))
+        assert all(mass[group].max() <= 100.0 * mass[group].min() for group in groups)
+
+    def test_like_masses_stay_together(self):
+        assert self.groups([1.0, 2.0, 50.0]) == [[0, 1, 2]]
+
+    def test_groups_go_from_light_to_heavy_with_the_empty_first(self):
+        assert self.groups([1e5, 1.0, 0.0, 2e5]) == [[1, 2], [0, 3]]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_losses import LeastSquares
 from saved_fits import (
     LOSSES,
     RANKS,
@@ -31,6 +32,7 @@ from saved_fits import (
 
 import wtfarray as wtf
 from wtfarray._fit import result, storage
+from wtfarray._fit.storage import reading, write_atomically
 
 
 class TestSave:
@@ -269,7 +271,7 @@ FORGED = {
 
 def load_refused(path):
     """The reason for which `load` refuses a file, without a warning."""
-    said = re.escape(f"path is {str(path)!r}: expected a file that `save` of a fit has written; ")
+    said = re.escape(f"path is {str(path)!r}: expected a file written by `save` of a fit; ")
     with pytest.raises(ValueError, match=said) as caught:
         wtf.load(path)
     return re.sub(f"^{said}", "", str(caught.value))
@@ -438,7 +440,7 @@ def loaded_or_refused(write):
             return wtf.load(path)
         except ValueError as error:
             found = str(error)
-    said = f"path is {str(path)!r}: expected a file that `save` of a fit has written; "
+    said = f"path is {str(path)!r}: expected a file written by `save` of a fit; "
     assert found.startswith(said)
     assert len(found) > len(said)
     return None
@@ -542,5 +544,80 @@ class TestDamage:
 @numpy_only
 @pytest.mark.parametrize("name", ["array.npy", "other.npz", "empty.npz", "half.npz"])
 def test_load_refuses_files_that_are_no_fits(tmp_path, name):
-    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file that `save`"):
+    with pytest.raises(ValueError, match=f"path is .*{name}.*expected a file written by `save`"):
         wtf.load(not_a_fit(tmp_path / name))
+
+
+class TestOwnLoss:
+    """A file holds the losses of the library only: others have to be given again."""
+
+    def fit(self, array, loss):
+        return wtf.nmf(array(data()), 2, loss, rho=0.02, rng=0, tol=1e-4)
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_fit_is_loaded_with_its_loss(self, xp, array, device, tmp_path, wrapped):
+        loss = LeastSquares()
+        loss = wtf.LossSum(loss, wtf.KullbackLeibler()) if wrapped else loss
+        fit, path = self.fit(array, loss), tmp_path / "fit.npz"
+        fit.save(path)
+        loaded = wtf.load(path, loss=loss, xp=xp, device=device)
+        assert loaded.loss is loss
+        assert_same_fit(loaded, fit)
+        X = array(data(1))
+        found, expected = (f.project(X, tol=1e-5) for f in (loaded, fit))
+        assert (to_numpy(found) == to_numpy(expected)).all()
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        "loss",
+        [LeastSquares(), wtf.LossSum(wtf.LossSum(wtf.KullbackLeibler(), LeastSquares()))],
+    )
+    def test_fit_is_not_loaded_without_it(self, tmp_path, loss):
+        self.fit(np.asarray, loss).save(tmp_path / "fit.npz")
+        with pytest.raises(ValueError, match="loss is None: expected the LeastSquares of the fit"):
+            wtf.load(tmp_path / "fit.npz")
+
+    @numpy_only
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_loss_that_the_file_holds_must_not_be_given(self, tmp_path, name):
+        short_fit("nmf", data(), name).save(tmp_path / "fit.npz")
+        for loss, kind in ((LOSSES[name], type(LOSSES[name]).__name__), (LeastSquares(), "Least")):
+            with pytest.raises(ValueError, match=f"loss is a {kind}.*the loss is in the file"):
+                wtf.load(tmp_path / "fit.npz", loss=loss)
+
+    @numpy_only
+    def test_object_that_is_no_loss_is_refused(self, tmp_path):
+        self.fit(np.asarray, LeastSquares()).save(tmp_path / "fit.npz")
+        with pytest.raises(TypeError, match="loss is a int: expected a loss"):
+            wtf.load(tmp_path / "fit.npz", loss=3)
+
+
+@numpy_only
+class TestReading:
+    def file(self, path, header):
+        content = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        write_atomically(path, {"header": content, "x": np.arange(3.0)})
+
+    def test_gives_arrays_and_header(self, tmp_path):
+        path = tmp_path / "file.npz"
+        self.file(path, {"kind": "cp", "n": 3})
+        with reading("path", path, "a fit") as archive:
+            assert archive.header == {"kind": "cp", "n": 3}
+            np.testing.assert_array_equal(archive.read("x", (3,)), np.arange(3.0))
+            archive.finish()
+
+    def test_header_without_the_key_is_refused(self, tmp_path):
+        path = tmp_path / "file.npz"
+        self.file(path, {"identity": "1"})
+        with (
+            pytest.raises(ValueError, match=r"path is .*file\.npz.*expected a fit; .* no kind"),
+            reading("path", path, "a fit") as archive,
+        ):
+            storage.get(archive.header, "kind", str)
+
+    def test_missing_file_is_not_found(self, tmp_path):
+        with (
+            pytest.raises(FileNotFoundError, match=r"file\.npz"),
+            reading("path", tmp_path / "file.npz", "a fit"),
+        ):
+            pass

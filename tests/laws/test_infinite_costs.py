@@ -194,7 +194,7 @@ class TestBalancedFits:
 
     def test_samples_with_unreachable_bins_are_refused(self):
         X = np.eye(3, N)
-        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass at a finite .* or a finite lam"
+        expected = r"X.* is 0\.0 at index \(0, 2\).*: expected mass .* at a finite cost, or a"
         with pytest.raises(ValueError, match=expected):
             wtf.nmf(X, 2, loss_with(band(1)), rng=0)
 
@@ -212,7 +212,7 @@ class TestBalancedFits:
     def test_infeasible_fits_advise_a_finite_lam(self, solver):
         X = np.full((3, N), 0.01)
         X[0, 0] = X[1, 2] = X[2, 5] = 0.95
-        with pytest.warns(UserWarning, match="where costs are infinite, a finite lam"):
+        with pytest.warns(UserWarning, match="if some costs are infinite, a finite lam"):
             fit = wtf.nmf(X, 1, loss_with(band(1)), rng=0, solver=solver, max_iter=20)
         assert not fit.converged
         assert all(np.isfinite(factor).all() for factor in fit.factors)

@@ -110,7 +110,7 @@ class TestModeProducts:
     @pytest.mark.parametrize("modes", [(0,), (1, 1), (1, -2)])
     def test_repeated_or_missing_modes_are_refused(self, array, modes):
         matrices = [array(normal((2, 3))), array(normal((2, 3)))]
-        with pytest.raises(ValueError, match="expected one different mode for each"):
+        with pytest.raises(ValueError, match="expected one mode per matrix, all different"):
             wtf.mode_products(array(normal((3, 3, 3))), matrices, modes)
 
     def test_single_array_is_refused(self, array):
@@ -164,7 +164,7 @@ class TestTuckerToTensor:
         assert_close(result, wtf.cp_to_tensor(factors, array(weights)), rtol=TIGHT)
 
     def test_another_number_of_factors_is_refused(self, array):
-        with pytest.raises(ValueError, match="core has 3 modes and there are 2 factors"):
+        with pytest.raises(ValueError, match="core has 3 modes for 2 factors"):
             wtf.tucker_to_tensor(array(normal((1, 2, 3))), [array(normal((4, 1)))] * 2)
 
     def test_factor_of_another_rank_is_refused(self, array):

@@ -99,7 +99,7 @@ class TestInput:
             model.transform(images()[:, :, :-1])
 
     def test_data_without_mass_are_refused(self):
-        with pytest.raises(ValueError, match="X has no sample with both mass and weight"):
+        with pytest.raises(ValueError, match="X has no sample of positive mass and weight"):
             WassersteinNMF().fit(np.zeros((4, 5)))
 
     def test_unfinished_fit_gives_a_convergence_warning(self):

@@ -64,7 +64,7 @@ class TestCost:
             ({"n_components": 0}, "n_components is 0"),
             ({"init": "best"}, "init is 'best': expected one of"),
             ({"init": np.ones((16, 2))}, r"(?s)init is array.*: expected one of"),
-            ({"cost": np.eye(16).tolist()}, r"cost\[0\] is a list: expected an array"),
+            ({"cost": np.eye(16).tolist()}, r"cost\[0\] is a list: expected one array per axis"),
         ],
     )
     def test_bad_parameters_are_refused(self, parameters, message):

@@ -11,14 +11,28 @@ from fitting import (
     WHOLE_BALANCED,
     data,
     entropy,
+    loss_of,
     planted,
     run,
+    spare_jax,
     start,
     transport,
 )
-from helpers import numpy_only
+from helpers import numpy_only, to_numpy
+from joint_problems import (
+    RHO,
+    TRANSPORT,
+    feasible_blocks,
+    matrix_problem,
+    samples,
+    tensor_problem,
+)
 
 import wtfarray as wtf
+from wtfarray._models.models import CPModel
+from wtfarray._solvers.block_descent import descend, in_domain, stacked_block
+from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.stop_reason import StopReason
 
 
 @numpy_only
@@ -105,3 +119,156 @@ class TestConvergence:
         assert fit.converged
         again = run(model, X, rank, loss, init=fit)
         assert again.objective >= fit.objective - 5e-3 * abs(fit.objective)
+
+
+def descend_from(problem, blocks, loss, X, *, objective=None, tol=1e-8, max_iter=50, report=None):
+    """Block coordinate descent from some blocks, whose objective is certified first."""
+    (term,) = problem.terms
+    if objective is None:
+        value = problem.certify(blocks, 1e-2)
+        objective = value.value + value.gap
+    return descend(
+        problem,
+        loss.bind(X),
+        getattr(term, "weights", None),
+        blocks,
+        term.potential,
+        objective,
+        tol=tol,
+        max_iter=max_iter,
+        report=report or (lambda _: False),
+    )
+
+
+class TestDescend:
+    @pytest.mark.parametrize("k", [0, 1])
+    @pytest.mark.parametrize("loss", [wtf.KullbackLeibler(), TRANSPORT])
+    def test_one_block_attains_its_certificate(self, xp, array, loss, k):
+        if loss is TRANSPORT:
+            spare_jax(xp)
+        problem, blocks = matrix_problem(array, loss, free=(k,))
+        X, constraint = array(samples()), problem.constraints[k]
+        sweeps = []
+        found = descend_from(
+            problem, blocks, loss, X, report=lambda sweep: bool(sweeps.append(sweep))
+        )
+        dual = wtf.cp_dual(X, blocks, k, loss, rho=RHO, constraint=constraint)
+        best = dual.certificate(wtf.lbfgs(dual.value_and_gradient, dual.start(), gtol=1e-10).x)
+        other = RHO * entropy(blocks[1 - k])
+        assert found.reason is StopReason.TOLERANCE
+        assert best.gap <= 1e-7
+        assert best.lower - 1e-9 <= sweeps[-1].objective - other <= best.upper + 1e-6
+        np.testing.assert_allclose(to_numpy(found.blocks[k]), to_numpy(best.factor), atol=1e-3)
+        assert found.blocks[1 - k] is blocks[1 - k]
+
+    @numpy_only
+    @pytest.mark.parametrize("loss", [wtf.KullbackLeibler(), wtf.Frobenius(), TRANSPORT])
+    def test_objective_never_rises_and_bounds_that_of_the_blocks(self, loss):
+        X = samples()
+        problem, blocks = matrix_problem(np.asarray, loss)
+        sweeps = []
+
+        def keep(sweep):
+            sweeps.append((sweep.n_iter, sweep.objective, list(sweep.blocks), sweep.evaluations))
+            return False
+
+        descend_from(problem, blocks, loss, X, report=keep)
+        numbers, objectives, found, evaluations = zip(*sweeps, strict=True)
+        assert numbers == tuple(range(1, len(sweeps) + 1))
+        assert len(sweeps) > 2
+        assert (np.diff(objectives) <= 0).all()
+        assert (np.diff(evaluations) > 0).all()
+        for bound, factors in zip(objectives, found, strict=True):
+            true = loss_of(X, wtf.cp_to_tensor(factors), loss) + RHO * sum(map(entropy, factors))
+            assert true <= bound + 1e-9
+
+    @numpy_only
+    def test_step_that_would_raise_the_objective_is_refused(self):
+        """The objective at the start is said to be lower than it can be."""
+        problem, blocks = matrix_problem(np.asarray)
+        sweeps = []
+        found = descend_from(
+            *(problem, blocks, TRANSPORT, samples()),
+            objective=-1e3,
+            report=lambda sweep: bool(sweeps.append(sweep.objective)),
+        )
+        assert set(sweeps) == {-1e3}
+        assert all(a is b for a, b in zip(found.blocks, blocks, strict=True))
+
+    @numpy_only
+    def test_iterations_and_the_caller_end_the_descent(self):
+        for max_iter, stop, reason in (
+            (2, None, StopReason.ITERATIONS),
+            (50, 2, StopReason.CALLBACK),
+        ):
+            problem, blocks = matrix_problem(np.asarray)
+            sweeps = []
+
+            def report(sweep, sweeps=sweeps, stop=stop):
+                sweeps.append(sweep)
+                return sweep.n_iter == stop
+
+            found = descend_from(
+                problem, blocks, TRANSPORT, samples(), max_iter=max_iter, report=report
+            )
+            assert found.reason is reason
+            assert len(sweeps) == 2
+
+    @numpy_only
+    def test_sample_weights_count_as_copies(self):
+        """The coefficients of a sample stay, whatever its weight; the atoms follow it."""
+        X, weights = samples(), np.asarray([1.0, 3.0, 1.0])
+        twice = [0, 1, 1, 1, 2]
+        problem, blocks = matrix_problem(np.asarray, TRANSPORT, X, free=(1,), weights=weights)
+        copies, _ = matrix_problem(np.asarray, TRANSPORT, X[twice], free=(1,))
+        found = descend_from(problem, blocks, TRANSPORT, X)
+        expected = descend_from(copies, [blocks[0][twice], blocks[1]], TRANSPORT, X[twice])
+        np.testing.assert_allclose(found.blocks[1], expected.blocks[1], atol=1e-4)
+
+
+class TestInDomain:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_numbers_must_be_small_enough_to_be_squared(self, xp, array, dtype):
+        one, some = array(1.0, dtype), array([1.0, -2.0], dtype)
+        root = math.sqrt(float(xp.finfo(one.dtype).max))
+        assert in_domain(one, some)
+        assert in_domain(one, some * (0.01 * root))
+        for bad in (root, math.inf, math.nan):
+            assert not in_domain(one * bad, some)
+            assert not in_domain(one, array([1.0, -bad], dtype))
+
+
+class TestStackedBlock:
+    @pytest.mark.parametrize("kind", ["cp", "learned", "tucker"])
+    @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1)])
+    def test_adjoint_identity_holds_in_every_order(self, array, kind, order):
+        problem, blocks, _ = tensor_problem(array, wtf.Frobenius(), kind)
+        rng = np.random.default_rng(0)
+        expected = np.transpose(to_numpy(problem.tensor(blocks)), order)
+        for k, given in enumerate(blocks):
+            block = stacked_block(problem, order, blocks, k)
+            assert block.shape == tuple(given.shape)
+            assert block.model_shape == expected.shape
+            np.testing.assert_allclose(to_numpy(block.forward(given)), expected, rtol=1e-12)
+            A, U = rng.normal(size=block.shape), rng.normal(size=block.model_shape)
+            forward, adjoint = block.forward(array(A)), block.adjoint(array(U))
+            left, right = np.sum(U * to_numpy(forward)), np.sum(A * to_numpy(adjoint))
+            assert left == pytest.approx(right, rel=1e-12)
+
+    def test_matrix_model_of_samples_with_several_modes(self, array):
+        """The model has one feature mode, the data have two."""
+        shape, order = (3, 4, 2), (0, 2, 1)
+        blocks = [array(block) for block in feasible_blocks((3, 8), 2)]
+        problem = FactorisationProblem(
+            CPModel(2, learns_weights=False), [], (RHO,) * 2, ("rows", "columns"), (0, 1), shape
+        )
+        model = to_numpy(blocks[0]) @ to_numpy(blocks[1]).T
+        U = np.random.default_rng(0).normal(size=(3, 2, 4))
+        for k in (0, 1):
+            block = stacked_block(problem, order, blocks, k)
+            assert block.model_shape == U.shape
+            expected = model.reshape(shape).transpose(order)
+            np.testing.assert_allclose(to_numpy(block.forward(blocks[k])), expected, rtol=1e-12)
+            adjoint = to_numpy(block.adjoint(array(U)))
+            assert adjoint.shape == block.shape
+            assert np.sum(adjoint * to_numpy(blocks[k])) == pytest.approx(np.sum(U * expected))

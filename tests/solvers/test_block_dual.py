@@ -523,20 +523,20 @@ class TestBalanced:
         ("block", "constraint"), [(0, "columns"), (0, "all"), (1, "rows"), (1, "all")]
     )
     def test_constraints_that_do_not_conserve_mass_are_refused(self, array, block, constraint):
-        expected = rf"constraint is '{constraint}' and the loss is balanced.*weighs.*finite lam"
+        expected = rf"constraint is '{constraint}' and the loss is balanced.*has mass.*finite lam"
         with pytest.raises(ValueError, match=expected):
             self.ask(array, block, constraint)
 
     @pytest.mark.parametrize("block", [1, "weights"])
     def test_unconstrained_shared_blocks_are_refused(self, array, block):
         with pytest.raises(
-            ValueError, match=r"constraint is None.*each sample its mass.*finite lam"
+            ValueError, match=r"constraint is None.*the mass of each sample.*finite lam"
         ):
             self.ask(array, block, None)
 
     def test_samples_of_another_mass_are_refused(self, array):
         with pytest.raises(
-            ValueError, match=r"sample \d of X weighs 2\.0 and a model under.*: expected"
+            ValueError, match=r"sample \d of X has mass 2\.0 and a model under.*: expected"
         ):
             self.ask(array, 0, "rows", mass=2.0)
 

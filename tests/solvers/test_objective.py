@@ -1,12 +1,17 @@
 """The entropies in the joint objective: weights per entry, references, gradients."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from helpers import assert_close
+from fitting import entropy, loss_of, spare_jax
+from helpers import assert_close, numpy_only, to_numpy
+from joint_problems import matrix_problem, tensor_problem
 
 import wtfarray as wtf
 from wtfarray._models.models import CPModel
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 
 
 def problem(rho, references=None):
@@ -35,3 +40,149 @@ def test_gradient_of_the_relative_entropy_agrees_with_differences(array):
         step[i, j] = 1e-6
         ends = [relative.block_entropy([array(A + s * step)], 0) for s in (1.0, -1.0)]
         assert float(gradient[i, j]) == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
+
+
+LOSSES = {
+    "Frobenius": wtf.Frobenius(),
+    "transport": wtf.Wasserstein(wtf.grid_cost(4, 2), 0.2, 2.0),
+    "sum": wtf.LossSum(
+        wtf.Wasserstein(wtf.grid_cost(4), 0.3, 2.0, modes=(1,)), wtf.KullbackLeibler()
+    ),
+}
+KINDS = ["cp", "learned", "tucker"]
+
+
+def definition(problem, blocks, X, loss):
+    """The objective, from the definition and with its own inner solution."""
+    entropies = sum(r * entropy(b) for r, b in zip(problem.rho, blocks, strict=True))
+    return loss_of(X, to_numpy(problem.tensor(blocks)), loss) + entropies
+
+
+class TestJointObjective:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_gradient_on_the_sphere_agrees_with_central_differences(self, xp, array, name, kind):
+        if name != "Frobenius":
+            spare_jax(xp)
+        problem, blocks, _ = tensor_problem(array, LOSSES[name], kind)
+        objective = JointObjective(problem, blocks, max_inner=2000)
+        x = to_numpy(objective.pack(blocks))
+        rng, h = np.random.default_rng(3), 1e-5
+        x *= rng.uniform(0.5, 2.0, x.shape)  # p need not have norm one
+        for direction in rng.normal(size=(2, *x.shape)):
+            found = objective.evaluate(array(x), 1e-13, array(direction))
+            ends = [objective.evaluate(array(x + t * direction), 1e-13) for t in (h, -h)]
+            expected = (ends[0].point.value - ends[1].point.value) / (2.0 * h)
+            gradient = to_numpy(found.point.gradient)
+            assert float(gradient @ direction) == pytest.approx(expected, rel=1e-5, abs=1e-8)
+            assert found.point.slope == pytest.approx(float(gradient @ direction), rel=1e-12)
+            assert found.point.norm == pytest.approx(np.abs(gradient).max(), rel=1e-12)
+            assert found.point.square == pytest.approx(float(gradient @ gradient), rel=1e-12)
+
+    @numpy_only
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_value_is_that_of_the_definition(self, name, kind):
+        problem, blocks, X = tensor_problem(np.asarray, LOSSES[name], kind)
+        problem = replace(problem, free=problem.free[1:])  # the first entropy counts all the same
+        objective = JointObjective(problem, blocks, max_inner=2000)
+        found = objective.evaluate(objective.pack(blocks), 1e-12)
+        assert found.converged
+        expected = definition(problem, blocks, X, LOSSES[name])
+        assert found.point.value == pytest.approx(expected, rel=1e-8)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_blocks_undo_pack(self, array, kind):
+        problem, blocks, _ = tensor_problem(array, wtf.Frobenius(), kind)
+        problem = replace(problem, free=(0, *problem.free[2:]))
+        objective = JointObjective(problem, blocks)
+        x = objective.pack(blocks)
+        assert x.shape == (sum(math.prod(blocks[k].shape) for k in problem.free),)
+        found = objective.blocks(x)
+        assert found[1] is blocks[1]
+        for a, b in zip(found, blocks, strict=True):
+            assert_close(a, b, rtol=1e-14)
+        again = objective.blocks(x * 3.0)  # but for the core, only the direction of p counts
+        assert_close(again[0], blocks[0], rtol=1e-14)
+
+    @numpy_only
+    def test_states_are_those_of_the_terms_and_can_be_restored(self):
+        problem, blocks, _ = tensor_problem(np.asarray, LOSSES["sum"], "cp")
+        objective = JointObjective(problem, blocks)
+        before = objective.states()
+        objective.evaluate(objective.pack(blocks), 1e-6)
+        assert not any(a is b for a, b in zip(objective.states(), before, strict=True))
+        objective.restore(before)
+        assert all(t.state is b for t, b in zip(problem.terms, before, strict=True))
+
+
+class TestCertify:
+    @numpy_only
+    @pytest.mark.parametrize("share", [1e-2, 1e-6])
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("name", LOSSES)
+    def test_bounds_contain_the_objective(self, name, kind, share):
+        problem, blocks, X = tensor_problem(np.asarray, LOSSES[name], kind)
+        found = problem.certify(blocks, share, 5000)
+        expected = definition(problem, blocks, X, LOSSES[name])
+        noise = 1e-9 * abs(expected)
+        assert found.converged
+        assert found.value - noise <= expected <= found.value + found.gap + noise
+        assert found.gap <= share * max(abs(found.value), problem.scale)
+        assert tuple(found.gradient.shape) == X.shape
+
+    @numpy_only
+    def test_too_few_iterations_give_a_bound_that_says_so(self):
+        loss = wtf.Wasserstein(wtf.grid_cost(4, 2), 0.01, 2.0)
+        problem, blocks, X = tensor_problem(np.asarray, loss, "cp")
+        found = problem.certify(blocks, 1e-9, 1)
+        expected = definition(problem, blocks, X, loss)
+        assert not found.converged
+        assert found.gap > 1e-6
+        assert found.value <= expected <= found.value + found.gap
+
+    def test_exact_losses_have_no_gap(self, array):
+        problem, blocks, X = tensor_problem(array, wtf.Frobenius(), "tucker")
+        found = problem.certify(blocks, 1e-9)
+        assert found.gap == 0.0
+        assert found.converged
+        expected = definition(problem, blocks, X, wtf.Frobenius())
+        assert found.value == pytest.approx(expected, rel=1e-12)
+
+
+class TestRaised:
+    """One entry of the coefficients is next to 0, and the atom would help its sample."""
+
+    def point(self, array, share):
+        X = np.asarray([[0.7, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.7], [0.25, 0.25, 0.25, 0.25]])
+        atoms = np.asarray([[0.8, 0.1, 0.05, 0.05], [0.05, 0.05, 0.1, 0.8]]).T
+        rows = np.asarray([[share, 1.0 - share], [0.1, 0.9], [0.5, 0.5]])
+        problem, _ = matrix_problem(array, wtf.Frobenius(), X)
+        blocks = [array(rows), array(atoms)]
+        objective = JointObjective(problem, blocks)
+        return objective, objective.evaluate(objective.pack(blocks), 1e-9).point
+
+    def test_entry_next_to_zero_is_raised_and_that_pays(self, array):
+        objective, point = self.point(array, 1e-9)
+        raised, gain = objective.raised(point)
+        assert gain > 0
+        change = to_numpy(raised) != to_numpy(point.x)
+        assert np.flatnonzero(change).tolist() == [0]
+        new = float(objective.blocks(raised)[0][0, 0])
+        assert 1e-9 < new <= 1e-2 * 0.5
+        drop = point.value - objective.evaluate(raised, 1e-9).point.value
+        assert 0.5 * gain < drop < 2.0 * gain
+
+    def test_entries_away_from_zero_stay(self, array):
+        objective, point = self.point(array, 0.01)
+        raised, gain = objective.raised(point)
+        assert gain == 0.0
+        assert (to_numpy(raised) == to_numpy(point.x)).all()
+
+    def test_zero_stays_zero(self, array):
+        """On the sphere there is no way from an exact zero."""
+        objective, point = self.point(array, 0.0)
+        raised, gain = objective.raised(point)
+        assert math.isfinite(gain)
+        assert np.isfinite(to_numpy(raised)).all()
+        assert float(raised[0]) == 0.0

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,22 @@ from fitting import data, objective_of, spare_jax
 from helpers import numpy_only, to_numpy
 from hypothesis import given
 from hypothesis import strategies as st
+from joint_problems import TRANSPORT, matrix_problem, samples
 
 import wtfarray as wtf
 from wtfarray._losses.selection import terms_of
+from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._models.models import CPModel, TuckerModel
-from wtfarray._solvers.objective import FactorisationProblem
-from wtfarray._solvers.prox_linear import LinearisedDual, prox_linear_term
+from wtfarray._solvers import prox_linear
+from wtfarray._solvers.envelope import Minimised, evaluate_until_solved, minimise
+from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.prox_linear import (
+    LinearisedDual,
+    ProxLinearResult,
+    alternate,
+    prox_linear_term,
+)
+from wtfarray._solvers.stop_reason import StopReason
 
 SHAPE, RANK, RHO = (3, 4, 2), 2, 0.05
 
@@ -177,3 +188,159 @@ class TestFits:
         fit = wtf.nmf(X, 2, loss, init=init, sample_weight=np.asarray([1.0, 2.0, 1.0]), **options)
         copies = wtf.nmf(X[[0, 1, 1, 2]], 2, loss, init=twice, **options)
         assert fit.objective == pytest.approx(copies.objective, rel=1e-5)
+
+
+class TestProxLinearTerm:
+    @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 3.0]])
+    def test_small_plain_transport_problem_has_one(self, array, weights):
+        problem, _ = matrix_problem(array, weights=weights)
+        assert prox_linear_term(problem) is problem.terms[0]
+
+    @numpy_only
+    def test_other_problems_have_none(self):
+        problem, _ = matrix_problem(np.asarray)
+        assert prox_linear_term(problem) is not None
+        for loss in (wtf.Frobenius(), wtf.LossSum(TRANSPORT, wtf.Frobenius())):
+            assert prox_linear_term(matrix_problem(np.asarray, loss)[0]) is None
+        per_entry = (np.full((3, 2), RHO), RHO)
+        assert prox_linear_term(replace(problem, rho=per_entry)) is None
+        references = (np.ones((3, 2)), None)
+        assert prox_linear_term(replace(problem, references=references)) is None
+
+    @numpy_only
+    def test_sparse_data_have_none(self):
+        """They are solved on their support: there is no potential of every bin."""
+        X, loss = np.eye(3, 64), wtf.Wasserstein(wtf.grid_cost(64), 0.3, 2.0)
+        problem, _ = matrix_problem(np.asarray, loss, X)
+        assert not isinstance(problem.terms[0], TransportTerm)
+        assert prox_linear_term(problem) is None
+
+    @numpy_only
+    def test_size_decides(self, monkeypatch):
+        problem, _ = matrix_problem(np.asarray)
+        sizes = []
+
+        def never(entries):
+            sizes.append(entries)
+            return False
+
+        monkeypatch.setattr(prox_linear, "follows_with_prox_linear", never)
+        assert prox_linear_term(problem) is None
+        assert sizes == [12]
+
+
+@numpy_only
+class TestAlternate:
+    """Of where prox-linear steps and L-BFGS after them lead, the better point is returned."""
+
+    def start(self):
+        problem, blocks = matrix_problem(np.asarray)
+        objective = JointObjective(problem, blocks)
+        return objective, problem.terms[0], objective.pack(blocks)
+
+    def run(self, objective, term, x, **options):
+        options = {"tol": 1e-6, "max_iter": 100, "report": lambda _: False} | options
+        return alternate(objective, term, x, **options)
+
+    def value(self, objective, x):
+        found = evaluate_until_solved(objective, x, 1e-10)
+        assert found.converged
+        return found.point.value
+
+    def blocked(self, monkeypatch, reason=StopReason.STUCK):
+        """Prox-linear steps that stay where they are."""
+
+        def steps(objective, term, x, **_):
+            return ProxLinearResult(evaluate_until_solved(objective, x, 1e-9), reason, 0)
+
+        monkeypatch.setattr(prox_linear, "prox_linear_steps", steps)
+
+    def test_reaches_the_minimum_of_block_descent(self):
+        objective, term, x = self.start()
+        seen = []
+        found, reason = self.run(
+            objective, term, x, report=lambda current: bool(seen.append(current.point.value))
+        )
+        assert reason.is_optimal
+        value = self.value(objective, found)
+        assert value <= min(seen) + 1e-8
+        dual = wtf.nmf(
+            *(samples(), 2, TRANSPORT),
+            rho=RHO,
+            init=objective.blocks(x),
+            solver="dual",
+            tol=1e-8,
+        )
+        assert value <= dual.objective + 1e-4 * abs(dual.objective)
+
+    def test_worse_point_of_lbfgs_is_dropped(self, monkeypatch):
+        objective, term, x = self.start()
+        self.blocked(monkeypatch)
+        before = []
+
+        def worse(objective, x, *_, **__):
+            before.append(objective.states())
+            away = x * np.linspace(0.5, 1.5, x.size)
+            assert self.value(objective, away) > self.value(objective, x)
+            return Minimised(away, StopReason.TOLERANCE, 1, 1, None)
+
+        monkeypatch.setattr(prox_linear, "minimise", worse)
+        found, reason = self.run(objective, term, x)
+        assert (found == x).all()
+        assert reason is StopReason.STUCK
+        assert len(before) == 1
+        assert all(a is b for a, b in zip(objective.states(), before[0], strict=True))
+
+    def test_better_point_of_lbfgs_is_kept(self, monkeypatch):
+        objective, term, x = self.start()
+        self.blocked(monkeypatch)
+        found, reason = self.run(objective, term, x)
+        assert reason is StopReason.STUCK
+        plain = minimise(*(objective, x, (1.0,)), tol=1e-6, max_iter=100, report=lambda *_: False)
+        expected = self.value(objective, plain.x)
+        assert self.value(objective, found) <= expected + 1e-6 * abs(expected)
+        assert expected < self.value(objective, x) - 1e-3
+
+    @pytest.mark.parametrize("reason", sorted(set(StopReason), key=lambda reason: reason.name))
+    def test_lbfgs_follows_only_steps_that_are_stuck(self, monkeypatch, reason):
+        objective, term, x = self.start()
+        self.blocked(monkeypatch, reason)
+        calls = []
+
+        def unchanged(objective, x, *_, **__):
+            calls.append(x)
+            return Minimised(x, StopReason.TOLERANCE, 0, 0, None)
+
+        monkeypatch.setattr(prox_linear, "minimise", unchanged)
+        _, why = self.run(objective, term, x)
+        assert why is reason
+        assert len(calls) == (reason is StopReason.STUCK)
+
+    def test_steps_of_both_share_max_iter(self, monkeypatch):
+        objective, term, x = self.start()
+        left = []
+
+        def steps(objective, term, x, *, max_iter, **_):
+            left.append(max_iter)
+            return ProxLinearResult(evaluate_until_solved(objective, x, 1e-9), StopReason.STUCK, 3)
+
+        def lbfgs(objective, x, *_, max_iter, **__):
+            left.append(max_iter)
+            found = minimise(*(objective, x, (1.0,)), tol=1e-9, max_iter=2, report=lambda *_: False)
+            return replace(found, reason=StopReason.TOLERANCE)
+
+        monkeypatch.setattr(prox_linear, "prox_linear_steps", steps)
+        monkeypatch.setattr(prox_linear, "minimise", lbfgs)
+        self.run(objective, term, x, max_iter=50)
+        assert left[:4] == [50, 47, 45, 42]
+
+    def test_unsolved_start_is_said_to_be_unsolved(self, monkeypatch):
+        objective, term, x = self.start()
+
+        def unsolved(objective, x, tolerance):
+            return replace(objective.evaluate(x, tolerance), converged=False)
+
+        monkeypatch.setattr(prox_linear, "evaluate_until_solved", unsolved)
+        found, reason = self.run(objective, term, x)
+        assert reason is StopReason.UNSOLVED
+        assert (found == x).all()

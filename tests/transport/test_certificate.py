@@ -1,4 +1,4 @@
-"""The duality gap: of rounded plans, and of mended plans where transport is forbidden."""
+"""The duality gap: of rounded plans, and of corrected plans where transport is forbidden."""
 
 import math
 import warnings

@@ -33,8 +33,9 @@ class TestComponents:
         X, Y = np.ones((3, N)), np.ones((3, N))
         Y[2] = [1.5, 1.0, 1.0, 1.0, 1.0, 0.5]
         expected = (
-            r"Y weighs 2\.5 in sample 2 on the connected component of bin \(0,\), where X weighs "
-            r"2\.0, and costs between components are infinite: expected the same mass, or a loss"
+            r"Y has mass 2\.5 in sample 2 on the connected component of bin \(0,\), where X has "
+            r"mass 2\.0, and costs between components are infinite: expected the same mass, or a "
+            r"loss"
         )
         with pytest.raises(ValueError, match=expected):
             wtf.wasserstein(array(X), array(Y), loss_with(C))
@@ -68,7 +69,7 @@ class TestForbiddenTransport:
         """Only bin 0 can fill bin 0, and it has too little mass."""
         C = np.asarray([[1.0, 2.0], [math.inf, 1.0]])
         X, Y = np.full((1, 2), 0.5), np.asarray([[0.5 + excess, 0.5 - excess]])
-        with pytest.warns(UserWarning, match="perhaps Y cannot be reached"):
+        with pytest.warns(UserWarning, match="Y may be out of reach of X"):
             found = wtf.wasserstein(array(X), array(Y), loss_with(C, eps=1e-3), max_iter=100)
         assert found.gap == math.inf
 

@@ -1,4 +1,4 @@
-"""The one place where numbers leave the device."""
+"""Transfers from the device to the host: all of them go through `to_host`."""
 
 import numpy as np
 from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_device
@@ -11,10 +11,10 @@ __all__ = ["to_host"]
 
 def to_host(x: Array, /) -> NDArray[np.float64]:
     """
-    Copy a real array to the host, waiting for the device.
+    Copy a real array to the host.
 
-    Every call stalls an accelerator once, however small ``x`` is: stack what is needed and
-    move it together.
+    Every call waits for the device, however small ``x`` is: stack several numbers and copy them
+    together.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def to_host(x: Array, /) -> NDArray[np.float64]:
     Returns
     -------
     numpy.ndarray
-        The same numbers in float64, of the same shape, outside any autograd graph.
+        The same values and shape in float64, detached from any autograd graph.
 
     Examples
     --------
@@ -39,6 +39,6 @@ def to_host(x: Array, /) -> NDArray[np.float64]:
     try:
         return np.asarray(x).astype(np.float64)
     except RuntimeError:
-        # array-api-strict refuses NumPy for all but its CPU device; only scalars leave it.
+        # array-api-strict converts arrays to NumPy on its CPU device only: copy scalar by scalar.
         flat = array_namespace(x).reshape(x, (-1,))
         return np.asarray([float(flat[i]) for i in range(flat.shape[0])]).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Stacks (N, m_1, ..., m_t) of N samples: sums, inner products and choices, sample by sample."""
+"""Stacks (N, m_1, ..., m_t) of N samples: sums, inner products and selection of samples."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from wtfarray._arrays.typing import Array
 
 
 class Stacked(Protocol):
-    """Data whose modes were brought into the order of a stack."""
+    """Data in the layout of a stack, and the order of the modes that leads to it."""
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -25,20 +25,20 @@ class Stacked(Protocol):
 
 
 def stack(bound: Stacked, tensor: Array) -> Array:
-    """Bring a tensor in the modes of the data into the layout of the stack."""
+    """Permute and reshape a tensor of the shape of the data to a stack (N, m_1, ..., m_t)."""
     xp = array_namespace(tensor)
     return xp.reshape(xp.permute_dims(tensor, bound.order), tuple(bound.data.shape))
 
 
 def unstack(bound: Stacked, stacked: Array, shape: tuple[int, ...]) -> Array:
-    """Undo `stack` for data of the given shape."""
+    """The inverse of `stack`, for data of the given shape."""
     xp = array_namespace(stacked)
     inverse = tuple(sorted(range(len(bound.order)), key=lambda k: bound.order[k]))
     return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
 
 
 def mass_tolerance(array: Array) -> float:
-    """How much masses may differ by, relatively, and still count as equal."""
+    """Relative difference up to which two masses count as equal."""
     return 1e-6 if array.dtype == array_namespace(array).float64 else 1e-3
 
 
@@ -51,13 +51,13 @@ def per_sample(stack: Array) -> Array:
 def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
     xp = array_namespace(a)
-    # Not xp.vecdot, which array-api-compat makes of small products on torch.
+    # Not xp.vecdot, which array-api-compat writes as a batch of small matrix products on torch.
     a, b = (xp.reshape(stack, (stack.shape[0], -1)) for stack in (a, b))
     return xp.linalg.vecdot(a, b, axis=-1)
 
 
 def inners(stacks: Sequence[Array], other: Array) -> Array:
-    """Inner products of each sample of several stacks and one: (N, len(stacks))."""
+    """Inner products, sample by sample, of several stacks with ``other``: (N, len(stacks))."""
     xp = array_namespace(other)
     flat = (other.shape[0], math.prod(other.shape[1:]))
     other = xp.reshape(other, flat)
@@ -73,28 +73,28 @@ def largest(stack: Array) -> Array:
 
 
 def spread(values: Array, like: Array) -> Array:
-    """One number a sample, (N,), in a shape that broadcasts against a stack (N, ...)."""
+    """Reshape one number per sample, (N,), to broadcast against a stack (N, ...)."""
     return array_namespace(values).reshape(values, (-1,) + (1,) * (like.ndim - 1))
 
 
 def slices_of(samples: int, size: int) -> list[slice]:
-    """Cut a number of samples into slices of at most ``size``."""
+    """Divide ``range(samples)`` into slices of length at most ``size``."""
     return [slice(i, min(i + size, samples)) for i in range(0, samples, size)]
 
 
 def filled_up(count: int) -> int:
-    """The next power of two: few different sizes, for libraries that compile each one."""
+    """The next power of two: few distinct shapes for libraries that compile for each shape."""
     return 1 << (count - 1).bit_length()
 
 
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
-    """Some samples of a stack (N, ...), by their numbers."""
+    """The samples of a stack (N, ...) with the given indices."""
     xp = array_namespace(stack)
     return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
 
 
 def merge_samples(stack: Array, others: Array, samples: NDArray[np.intp]) -> Array:
-    """Put the first of ``others`` in the place of some samples of a stack, by their numbers."""
+    """Replace the samples of a stack with the given indices by the first ones of ``others``."""
     order = np.arange(stack.shape[0])
     order[samples] = stack.shape[0] + np.arange(len(samples))
     return take_samples(array_namespace(stack).concat([stack, others]), order)

@@ -1,4 +1,4 @@
-"""Names for what the Array API standard leaves to each library."""
+"""Names for types that the Array API standard leaves to each library."""
 
 from typing import Any, TypeAlias
 

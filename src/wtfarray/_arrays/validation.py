@@ -1,4 +1,4 @@
-"""What comes in from the caller: one namespace, a real floating dtype, finite non-negative data."""
+"""Checks of arguments: one namespace, a real floating dtype, finite non-negative data."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -12,7 +12,7 @@ from wtfarray._arrays.typing import Array, Device, DType, Namespace
 
 
 def common_namespace(**arrays: Array) -> Namespace:
-    """Return the one namespace and device that all the named arrays share, or say which differs."""
+    """Return the namespace that the named arrays share; refuse several libraries or devices."""
     names = list(arrays)
     spaces = [_namespace(name, array) for name, array in arrays.items()]
     for name, space in zip(names[1:], spaces[1:], strict=True):
@@ -36,7 +36,7 @@ def _namespace(name: str, array: Array) -> Namespace:
         msg = f"{name} is a masked array: expected a plain array; fill the masked entries first"
         raise TypeError(msg)
     if isinstance(array, np.matrix):
-        msg = f"{name} is a matrix, whose * is another: expected a plain array, np.asarray of it"
+        msg = f"{name} is a numpy.matrix: expected a plain array, numpy.asarray({name})"
         raise TypeError(msg)
     if isinstance(array, np.ndarray) and array.dtype == object:
         msg = f"{name} has dtype object: expected float32, float64, an integer or a bool dtype"
@@ -70,13 +70,13 @@ _CONVERSIONS = {
     "sparse": "{name}.todense()",
     "dask": "{name}.compute()",
 }
-"""What makes an array of a container that is not one, by the package that it comes from."""
+"""How to convert containers that are not arrays, by the package that defines them."""
 
 
 def as_floating(name: str, array: Array, xp: Namespace) -> Array:
-    """Return ``array`` as float32 or float64; integers and bools take the default float."""
+    """Return ``array`` as float32 or float64; integers and bools become the default float."""
     if is_torch_array(array):
-        array = array.detach()  # or every iterate would grow the caller's graph
+        array = array.detach()  # otherwise every iteration would extend the caller's graph
     if array.dtype in (xp.float32, xp.float64):
         return array
     if xp.isdtype(array.dtype, ("integral", "bool")):
@@ -87,7 +87,7 @@ def as_floating(name: str, array: Array, xp: Namespace) -> Array:
 
 
 def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
-    """Return non-negative, finite floating numbers, at least one of them."""
+    """Return a non-empty array of non-negative, finite floating numbers."""
     array = as_floating(name, array, xp)
     if array.ndim == 0 or math.prod(array.shape) == 0:
         msg = f"{name} has shape {tuple(array.shape)}: expected at least one mode, none empty"
@@ -106,19 +106,19 @@ def as_data(name: str, array: Array, xp: Namespace) -> Array:
     info, total = xp.finfo(array.dtype), float(xp.sum(array))
     least, most = math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
     if not least <= total <= most:
-        # Products of such numbers would be 0 or infinite.
-        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; multiply it"
+        # Products of such numbers would underflow or overflow.
+        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; rescale it"
         raise ValueError(msg)
     return array
 
 
 def or_float64(array: Array) -> str:
-    """What else may help, for the advice of a message."""
+    """The advice to use float64, for messages about arrays that are not."""
     return "" if array.dtype == array_namespace(array).float64 else ", or float64"
 
 
 def as_potential(name: str, array: Array, shape: tuple[int, ...], xp: Namespace) -> Array:
-    """Return a finite floating array of the shape that the data have."""
+    """Return a finite floating array of the given shape, that of the data."""
     array = as_floating(name, array, xp)
     check_shape(name, array, shape)
     refuse_where(~xp.isfinite(array), name, array, "finite values")
@@ -126,7 +126,7 @@ def as_potential(name: str, array: Array, shape: tuple[int, ...], xp: Namespace)
 
 
 def same_dtype(name: str, array: Array, like_name: str, like: Array) -> Array:
-    """Refuse two floating dtypes in one call."""
+    """Return ``array``; refuse a dtype other than that of ``like``."""
     if array.dtype != like.dtype:
         msg = (
             f"{name} has dtype {array.dtype} and {like_name} {like.dtype}: expected one dtype; "
@@ -144,7 +144,7 @@ def check_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
 
 
 def refuse_where(bad: Array, name: str, array: Array, expected: str) -> None:
-    """Raise an error that names the first offending entry, if there is one."""
+    """If any entry of ``bad`` is true, raise an error that names the first one."""
     xp = array_namespace(bad)
     if not bool(xp.any(bad)):
         return
@@ -159,14 +159,14 @@ def refuse_where(bad: Array, name: str, array: Array, expected: str) -> None:
 
 
 def instance_of(name: str, value: object, kind: type, expected: str) -> None:
-    """Refuse an argument of another kind; a class is none of its instances."""
+    """Refuse an argument that is not an instance of ``kind``; classes are refused too."""
     if isinstance(value, type) or not isinstance(value, kind):
         msg = f"{name} is a {type(value).__name__}: expected {expected}"
         raise TypeError(msg)
 
 
 def positive_number(name: str, value: object, *, infinite: bool = False) -> float:
-    """Return ``value`` as a positive float; infinity only where it has a meaning."""
+    """Return ``value`` as a positive float; infinity only if ``infinite``."""
     expected = "a positive number" + (" or inf" if infinite else "")
     if isinstance(value, bool) or not isinstance(value, Real):
         msg = f"{name} is {value!r}: expected {expected}"
@@ -201,7 +201,7 @@ def positive_integer(name: str, value: object, *, least: int = 1) -> int:
 
 
 def check_function(name: str, value: object, *, optional: bool = True) -> None:
-    """Refuse what is neither callable nor, if ``optional``, None."""
+    """Refuse a value that is neither callable nor, if ``optional``, None."""
     if callable(value) or (optional and value is None):
         return
     msg = f"{name} is {value!r}: expected a function{' or None' if optional else ''}"
@@ -209,15 +209,15 @@ def check_function(name: str, value: object, *, optional: bool = True) -> None:
 
 
 def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse a word that means nothing here."""
-    if not isinstance(value, Hashable) or value not in choices:  # an array is not, for one
+    """Refuse a value that is not among the choices."""
+    if not isinstance(value, Hashable) or value not in choices:  # arrays are not hashable
         expected = ", ".join(repr(choice) for choice in choices)
         msg = f"{name} is {value!r}: expected one of {expected}"
         raise ValueError(msg)
 
 
 def known_options(function: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keywords that a function does not have, and say which it has."""
+    """Refuse unknown keywords of a function; the message lists the known ones."""
     unknown = set(options) - set(known)
     if unknown:
         msg = f"{function}() has no option {min(unknown)!r}: expected some of {', '.join(known)}"
@@ -237,9 +237,9 @@ def axis_index(name: str, axis: object, ndim: int) -> int:
 
 
 def follow(name: str, array: Array, xp: Namespace, dtype: DType, device: Device) -> Array:
-    """Bring a small array to the data: NumPy arrays follow, other libraries must match."""
+    """Convert a NumPy array to the library, dtype and device of the data; others must match."""
     if is_numpy_array(array):
-        # A copy, because torch warns when it is given memory that it may not write to.
+        # A copy, because torch warns about memory that is not writable.
         return xp.asarray(np.array(array, dtype=np.float64), dtype=dtype, device=device)
     space = array_namespace(array)
     if space is not xp:
@@ -255,7 +255,7 @@ def follow(name: str, array: Array, xp: Namespace, dtype: DType, device: Device)
 
 
 def sequence_of_arrays(name: str, arrays: object) -> tuple[Array, ...]:
-    """Return the arrays of a list or tuple; a single array is an error that says so."""
+    """Return a list or tuple of arrays as a tuple; refuse a single array."""
     if not isinstance(arrays, Sequence):
         msg = f"{name} is a {type(arrays).__name__}: expected a list or tuple of arrays"
         raise TypeError(msg)

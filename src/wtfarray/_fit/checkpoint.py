@@ -1,4 +1,4 @@
-"""A joint fit on disk, so that one that was killed goes on from where it was."""
+"""The state of a joint fit on disk, from which an interrupted fit can continue."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from wtfarray._solvers.envelope import Progress, new_pairs
 from wtfarray._solvers.objective import Evaluation, JointObjective
 
 EVERY = 10
-"""Steps between two checkpoints."""
+"""Number of steps between two checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     progress: Progress
     pairs: CurvaturePairs
@@ -56,7 +56,7 @@ class Stored:
 
 
 class Checkpoint:
-    """A file that belongs to one fit: the same data and the same arguments."""
+    """A checkpoint file, identified by the data and the arguments of its fit."""
 
     def __init__(
         self, path: str | os.PathLike[str], arrays: Iterable[Array], arguments: object
@@ -91,11 +91,7 @@ class Checkpoint:
         n_iter: int,
         seconds: float,
     ) -> None:
-        """
-        Replace the file at once: it is never half written.
-
-        A fit is worth more than its checkpoint: if this fails, it warns once and the fit goes on.
-        """
+        """Replace the file atomically; if that fails, warn once, so that the fit continues."""
         point, current = progress.current.point, progress.current
         header = {
             "identity": self._identity,
@@ -121,34 +117,34 @@ class Checkpoint:
 
     def read(self, objective: JointObjective, like: Array, levels: int) -> Stored | None:
         """
-        What the file holds; None if there is none, an error if it is damaged or of another fit.
+        The contents of the file, or None if it does not exist; refuses that of another fit.
 
         Parameters
         ----------
         objective : JointObjective
-            Of this fit.
+            The objective of this fit.
         like : array (n,)
-            A point of it.
+            A point, for its shape, dtype and device.
         levels : int
-            How many smoothing levels there are.
+            Number of smoothing levels.
         """
         if not self.path.exists():
             return None
-        with reading("checkpoint", self.path, "a file that a fit wrote") as archive:
+        with reading("checkpoint", self.path, "a file written by a fit") as archive:
             identity = get(archive.header, "identity", str)
             found = None
             if identity == self._identity:
                 found = _stored(archive, objective, like, levels)
         if found is None:
             msg = (
-                f"checkpoint {str(self.path)!r} belongs to a fit of other data or with other "
+                f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
                 f"arguments: expected one of this fit; remove it or choose another path"
             )
             raise ValueError(msg)
         return found
 
     def remove(self) -> None:
-        """Delete the file: the fit is done."""
+        """Delete the file after the fit has converged."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Coarser grids: a first fit where a bin is two bins wide costs a small part of the real one."""
+"""Coarse-to-fine initialisation: a fit on a grid with bins twice as wide initialises the next."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
 
 TOL = 1e-4
-"""Tolerance on coarser grids, which only have to bring the blocks near."""
+"""Tolerance on coarser grids, which only provide initial blocks."""
 MAX_ITER = 100
-"""Iterations on a coarser grid at most."""
+"""Largest number of iterations on a coarser grid."""
 
 
 def first_start(
@@ -40,25 +40,25 @@ def first_start(
     to_finest: Callable[[list[Array]], list[Array]] = list,
 ) -> Start:
     """
-    Where to start on the grid of the data: on a fine grid, where a coarser one leads to.
+    The initial point on the grid of ``spec``; on a fine grid, the solution on a coarser one.
 
-    ``to_finest`` refines blocks of this grid to that of the data, for reports.
+    ``to_finest`` refines blocks of this grid to the grid of the data, for the callback.
     """
     coarse = coarser(spec) if options.has_named_start and options.solver == "envelope" else None
     if coarse is None:
         return start_on_grid(spec, options.init, rng)
     if options.checkpoint is not None and options.checkpoint.path.exists():
-        # It holds more than the coarse grid could tell.
+        # The checkpoint replaces the solution on the coarse grid.
         return Start(start_on_grid(spec, options.init, rng).blocks, (1.0,))
-    below = coarse.problem(options.batch)
+    coarse_problem = coarse.problem(options.batch)
 
     def lift(blocks: list[Array]) -> list[Array]:
         return to_finest(refine(spec, blocks))
 
-    start = first_start(coarse, below, options, rng, journal, lift)
+    start = first_start(coarse, coarse_problem, options, rng, journal, lift)
     if start.ended is not None:
         return start
-    objective = JointObjective(below, start.blocks)
+    objective = JointObjective(coarse_problem, start.blocks)
 
     def report(progress: Progress, _: CurvaturePairs) -> bool:
         point = progress.current.point
@@ -66,7 +66,7 @@ def first_start(
             point.value,
             progress.current.gap,
             math.inf,
-            below.evaluations,
+            coarse_problem.evaluations,
             lambda: lift(objective.blocks(point.x)),
         )
 
@@ -81,9 +81,9 @@ def first_start(
             curvature=start.curvature,
         )
     except KeyboardInterrupt:
-        _hand_over(below, problem)
+        _transfer_potentials(coarse_problem, problem)
         return Start(journal.latest() or lift(start.blocks), (1.0,), StopReason.INTERRUPTED)
-    _hand_over(below, problem)
+    _transfer_potentials(coarse_problem, problem)
     blocks = objective.blocks(found.x)
     if found.reason.by_caller:
         return Start(lift(blocks), (1.0,), found.reason)
@@ -93,19 +93,20 @@ def first_start(
     return Start(refine(spec, blocks), (1.0,), curvature=curvature)
 
 
-def _hand_over(coarse: FactorisationProblem, fine: FactorisationProblem) -> None:
-    """Start the inner problems of a grid from those of the coarser one."""
+def _transfer_potentials(coarse: FactorisationProblem, fine: FactorisationProblem) -> None:
+    """Initialise the potentials of a grid with those of the coarser one."""
     for term, old in zip(fine.terms, coarse.terms, strict=True):
         term.start_from(refine_potential(old.potential, tuple(term.potential.shape)))
 
 
 def coarser(spec: Specification) -> Specification | None:
     """
-    The same problem with pairs of neighbouring bins added up, or None where that makes no sense.
+    The same problem with pairs of neighbouring bins merged, or None if that is not possible.
 
-    It does if every cost is that of a regular grid, and a step on the coarser grid costs no more
-    than eps: what is lost is then below the smoothing. The losses of a sum must transport the same
-    modes: what is a mode to one and samples to the other would be another problem when coarser.
+    It is possible if every cost is that of a regular grid and the cost between neighbouring bins of
+    the coarser grid is at most eps, so that the lost detail is below the smoothing. The losses of a
+    sum must transport the same modes: merging bins of a mode that indexes samples in another loss
+    would change that loss.
     """
     if spec.kind == "nmf":
         return None
@@ -114,7 +115,7 @@ def coarser(spec: Specification) -> Specification | None:
     if not all(found):
         return None
     modes = set(found[0])
-    if any(set(some) != modes for some in found):
+    if any(set(transported) != modes for transported in found):
         return None
     xp = array_namespace(spec.X)
     X = spec.X
@@ -136,7 +137,7 @@ def coarser(spec: Specification) -> Specification | None:
 
 
 def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
-    """Blocks of the coarser problem on the grid of ``spec``: every bin is shared out in two."""
+    """Blocks of the coarser problem on the grid of ``spec``: each bin is split into two."""
     xp = array_namespace(spec.X)
     fine = list(blocks)
     for k in range(spec.modes):
@@ -146,7 +147,7 @@ def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
 
 
 def refine_potential(g: Array, shape: tuple[int, ...]) -> Array:
-    """The potential, stacked, on the finer grid: its values stay."""
+    """The stacked potential on the finer grid: both halves of a bin take its value."""
     xp = array_namespace(g)
     for axis, n in enumerate(shape):
         if g.shape[axis] != n:
@@ -158,10 +159,11 @@ def refine_pairs(
     spec: Specification, coarse: Specification, pairs: dict[str, NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
     """
-    The curvature that was found on the coarser grid, as `CurvaturePairs.export` gives it.
+    Curvature pairs of the coarser grid, as `CurvaturePairs.export` returns them, on the finer one.
 
-    On the spheres `refine` is a linear map P, and the finer objective at P x is about that at x: a
-    step s becomes P s, and a change y of the gradient ``P (P^T P)^-1 y``.
+    In the variables of the spheres, `refine` is a linear map P, and the finer objective at P x is
+    approximately the coarser one at x. A step s becomes P s, and a gradient difference y becomes
+    ``P (P^T P)^-1 y``.
     """
     parts, start = [], 0
     for k in spec.free:
@@ -178,12 +180,12 @@ def refine_pairs(
 
 
 def _share(spec: Specification, k: int) -> float:
-    """What each of two bins gets of the one that it was made from."""
+    """The factor from the value of a bin to that of each of its halves."""
     return 1.0 if spec.constraints[k] == "rows" else 0.5
 
 
 def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The transported modes, if all of them can be made coarser."""
+    """The transported modes if all of them can be made coarser, else an empty tuple."""
     if not isinstance(loss, Wasserstein):
         return ()
     modes = loss.transported(shape)
@@ -195,7 +197,7 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
             return ()
         table = to_host(cost)
         if not np.isfinite(table).all():
-            return ()  # transport that is forbidden here may be allowed on a coarser grid
+            return ()  # transport forbidden on this grid may be allowed on a coarser one
         steps = table[0, :]
         distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
         regular = np.allclose(table, steps[distance], rtol=1e-6) and np.all(np.diff(steps) > 0)
@@ -205,7 +207,7 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _coarser_loss(loss: Loss) -> Loss:
-    """The loss on every second point; `_grid_modes` has found that it has points to spare."""
+    """The loss on every second grid point; `_grid_modes` has checked that this is possible."""
     if not isinstance(loss, Wasserstein):
         return loss
     costs = [cost[::2, ::2] for cost in loss.costs]

@@ -1,4 +1,4 @@
-"""One start of a fit, from the first blocks to the certified solution."""
+"""Run one fit, from the initial blocks to the certified solution."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.feasibility import refuse_other_mass
 
 CERTIFIED_GAP = 1e-3
-"""A fit has converged only if its gap is below this share of the objective."""
+"""A fit has converged only if its gap is at most this fraction of the objective."""
 USUAL_MASS = (0.1, 10.0)
-"""Samples of a mass outside this range are probably not normalised."""
+"""Samples with a mass outside this range are probably not normalised."""
 
 
 @dataclass(frozen=True, eq=False)
 class FitSolution:
-    """What a fit found."""
+    """The solution of a fit."""
 
     spec: Specification
     blocks: list[Array]
@@ -45,7 +45,7 @@ class FitSolution:
     objective: float
     gap: float
     dual: Array
-    """The dual variable u of the (first) loss, of the shape of X."""
+    """The dual variable u of the first loss, in the shape of X."""
     reason: StopReason
     converged: bool
     message: str
@@ -54,7 +54,7 @@ class FitSolution:
 
 
 def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator) -> FitSolution:
-    """Fit from one start."""
+    """Fit from one initialisation."""
     with ProgressBar(spec.kind, visible=options.progress) as bar:
         journal = Journal(options.callback, bar)
         problem = spec.problem(options.batch)
@@ -66,18 +66,18 @@ def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator)
             blocks, reason = _solve_jointly(problem, start, options, journal)
         else:
             blocks, reason = _solve_blockwise(spec, problem, start, options, journal)
-        return _certified(spec, problem, blocks, reason, options, journal)
+        return _certify(spec, problem, blocks, reason, options, journal)
 
 
 def best_of(
     starts: int, spec: Specification, options: SolverOptions, rng: np.random.Generator
 ) -> FitSolution:
-    """The best of several starts; the caller may end them all."""
+    """The best of several initialisations; an interrupt or the callback ends all of them."""
     found: list[FitSolution] = []
     for _ in range(starts):
         try:
             found.append(solve(spec, options, rng))
-        except KeyboardInterrupt:  # before this start had anything to show
+        except KeyboardInterrupt:  # before this initialisation had a solution to return
             if not found:
                 raise
             reason, message = StopReason.INTERRUPTED, StopReason.INTERRUPTED.value
@@ -87,7 +87,7 @@ def best_of(
             break
     else:
         return min(found, key=lambda solution: solution.objective)
-    # However good an earlier start was, not all that was asked for is done.
+    # Not all initialisations were run, even if an earlier one converged.
     best = min(found, key=lambda solution: solution.objective)
     return replace(best, converged=False, reason=reason, message=message)
 
@@ -111,15 +111,15 @@ def _check_mass(
         others[k] = feasible(others[k], spec.constraints[k])
     others = [others[k] if k in spec.free else block for k, block in enumerate(blocks)]
     for term in balanced:
-        for some in (blocks, others):  # the mass must not depend on which feasible blocks they are
-            found = per_sample(stack(term.problem, problem.tensor(some)))
+        for feasible_blocks in (blocks, others):  # all feasible blocks must have the same mass
+            found = per_sample(stack(term.problem, problem.tensor(feasible_blocks)))
             refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}")
 
 
 def _solve_jointly(
     problem: FactorisationProblem, start: Start, options: SolverOptions, journal: Journal
 ) -> tuple[list[Array], StopReason]:
-    """All blocks at once; from a checkpoint if there is one."""
+    """Minimise over all blocks at once; continue from the checkpoint if it exists."""
     objective = JointObjective(problem, start.blocks)
     x, resume, checkpoint = objective.pack(start.blocks), None, options.checkpoint
     stored = None
@@ -127,7 +127,7 @@ def _solve_jointly(
         stored = checkpoint.read(objective, x, len(start.levels))
     if stored is not None:
         x, resume = stored.progress.current.point.x, (stored.progress, stored.pairs)
-        problem.set_level(start.levels[stored.progress.level])  # of which the states are
+        problem.set_level(start.levels[stored.progress.level])  # before its states are restored
         objective.restore(stored.states)
         journal.resume(stored.history, stored.n_iter, stored.seconds)
     journal.latest = partial(objective.blocks, x)
@@ -137,7 +137,7 @@ def _solve_jointly(
         blocks = partial(objective.blocks, point.x)
         stop = journal.step(point.value, current.gap, level, problem.evaluations, blocks)
         if checkpoint and resumable and (journal.n_iter % EVERY == 0 or stop):
-            # A fit that is resumed here has no secants: for the same end, nor has this one.
+            # A resumed fit has no secant pairs. Drop them here too, for the same result.
             for term in problem.terms:
                 term.drop_history()
             states, records = objective.states(), journal.records
@@ -167,7 +167,7 @@ def _solve_blockwise(
     options: SolverOptions,
     journal: Journal,
 ) -> tuple[list[Array], StopReason]:
-    """One block after the other."""
+    """Minimise over one block after the other."""
     assert isinstance(spec.loss, ConjugateLoss)
     (term,) = problem.terms
     value = problem.certify(start.blocks, 1e-2)
@@ -197,7 +197,7 @@ def _solve_blockwise(
     return found.blocks, found.reason
 
 
-def _certified(
+def _certify(
     spec: Specification,
     problem: FactorisationProblem,
     blocks: list[Array],
@@ -205,7 +205,7 @@ def _certified(
     options: SolverOptions,
     journal: Journal,
 ) -> FitSolution:
-    """Certify the objective and put the solution together."""
+    """Certify the objective and assemble the solution."""
     problem.set_level(1.0)
     try:
         value = problem.certify(blocks, 0.5 * CERTIFIED_GAP)
@@ -215,7 +215,7 @@ def _certified(
     scale = max(abs(value.value), problem.scale)
     below = journal.certify(value, problem.evaluations, 1e-12 * scale)
     if below > CERTIFIED_GAP * scale and reason.is_optimal:
-        reason = StopReason.UNSOLVED  # the steps were judged by wrong values
+        reason = StopReason.UNSOLVED  # the steps were accepted on inaccurate values
     certified = value.gap <= CERTIFIED_GAP * scale
     converged = reason.is_optimal and certified
     if converged and options.checkpoint is not None:
@@ -225,7 +225,7 @@ def _certified(
     if not certified:
         message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.X)}"
         if value.gap == math.inf:
-            message += " or, where costs are infinite, a finite lam"
+            message += " or, if some costs are infinite, a finite lam"
     if not converged and not reason.by_caller:
         message += _advice_on_mass(spec)
     return FitSolution(
@@ -243,7 +243,7 @@ def _certified(
 
 
 def _advice_on_mass(spec: Specification) -> str:
-    """What to tell of samples that seem not to be normalised, such as counts or 8-bit images."""
+    """Advice for samples that are probably not normalised, such as counts or 8-bit images."""
     transports = any(isinstance(loss, Wasserstein) for loss in spec.losses)
     if not transports or not is_sampled(spec.loss, tuple(spec.X.shape)):
         return ""
@@ -253,6 +253,6 @@ def _advice_on_mass(spec: Specification) -> str:
     if low <= mass.min() and mass.max() <= high:
         return ""
     return (
-        f"; samples of X weigh {mass.min():.3g} to {mass.max():.3g}: dividing each by its sum may "
-        "be what is missing"
+        f"; samples of X have masses from {mass.min():.3g} to {mass.max():.3g}: consider dividing "
+        "each sample by its sum"
     )

@@ -38,46 +38,49 @@ def cp(
     loss : Loss
         `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     weights : {None, "learned", "fixed"}
-        Weights of the components. None: ones if some factor carries the mass, learned on the
-        simplex times the mass of X if every factor is normalised by columns. "fixed": equal shares
-        of the mass.
+        Weights of the components. None: learned if every factor is normalised by columns, ones
+        otherwise. "learned": non-negative, with the mass of X as their sum. "fixed": all equal,
+        with the mass of X as their sum.
     **options
         rho : float or sequence of float, default 1e-2
-            Weight of the entropy of each factor, the core's or the weights' last.
+            Weight of the entropy of each factor; the last entry is that of the core or the weights.
         constraints : sequence of {None, "rows", "columns", "all"}
-            What sums to one in each factor. By default the columns; in the first factor the rows if
-            the first mode counts samples of mass one, nothing if it counts other samples.
+            What sums to one in each factor. By default each column. If the first mode indexes
+            samples, the default of the first factor is "rows" if all samples have mass one, and
+            None otherwise.
         fixed : sequence of int
-            Factors that keep the value that ``init`` gives them.
+            Factors that keep the values given in ``init``.
         init : {"kl", "random", "nnsvd"} or factors
-            Where to start: random factors and a few multiplicative steps for the Kullback-Leibler
-            divergence; random factors; non-negative SVD; given factors, alone or as
-            ``(weights, factors)`` or ``(core, factors)``, such as a fit or TensorLy's CPTensor and
-            TuckerTensor. Given factors are copied and normalised, their scales go into the weights,
-            the core or a factor without constraint; entries below 1e-8 of the mean are raised to
-            that, for an exact zero could never grow. By default "kl", or "random" where most of X
-            is zero.
+            Initialisation. "kl": random factors, followed by multiplicative updates for the
+            Kullback-Leibler divergence. "random": random factors. "nnsvd": non-negative SVD.
+            Factors: a list, or a pair ``(weights, factors)`` or ``(core, factors)``, such as a fit
+            or TensorLy's CPTensor and TuckerTensor. They are copied and normalised; their scales go
+            into the weights, the core or a factor without constraint. Entries below 1e-8 of the
+            mean are raised to that value, because an exact zero would remain zero. By default "kl",
+            or "random" if most of X is zero.
         n_init : int, default 1
-            Number of starts; the best result is returned.
+            Number of initialisations; the best result is returned.
         rng : int or numpy.random.Generator
-            Seed of the start.
+            Seed of the initialisation.
         solver : {"envelope", "dual"}
-            All blocks at once, or the paper's block coordinate descent in the dual.
+            L-BFGS over all blocks at once, or the paper's block coordinate descent in the dual.
         tol : float, default 1e-6
-            Stop when the objective falls by less than this, relatively.
+            Tolerance on the relative decrease of the objective, at which the fit stops.
         max_iter : int, default 300
-            Iterations (sweeps of "dual") at most. Those at coarser smoothings and on coarser grids,
-            from which a fit starts, are not counted; steps through kinks may be as many again.
+            Largest number of iterations (of sweeps for "dual"). Preliminary iterations at larger
+            smoothing and on coarser grids are not counted. Prox-linear steps at kinks of the loss
+            have a limit of their own, of the same size.
         sample_weight : array (n_0,)
             Weight of the loss of each sample along the first mode.
         batch : int
-            Samples that are processed at once, to save memory.
+            Number of samples that are processed at once, to save memory.
         callback : callable
             Called with a `FitState` after every step; returning True ends the fit.
         progress : bool
             Show a progress bar with objective and gap (needs tqdm).
         checkpoint : path
-            File to which the state is written now and then; a fit that finds it goes on from there.
+            File to which the state is written every ten steps. If the file exists, the fit
+            continues from it.
 
     Returns
     -------
@@ -103,14 +106,14 @@ def tucker(
     X: Array, /, rank: Sequence[int], loss: Loss, **options: Unpack[FitOptions]
 ) -> Factorisation:
     """
-    Non-negative Tucker decomposition: a core times one factor a mode.
+    Non-negative Tucker decomposition: a core and one factor per mode.
 
     Parameters
     ----------
     X : array (n_0, ..., n_{d-1})
         Non-negative data.
     rank : sequence of int
-        Size of the core, one number a mode.
+        Size of the core, one number per mode.
     loss : Loss
         `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     **options
@@ -139,13 +142,13 @@ def nmf(X: Array, /, rank: int, loss: Loss, **options: Unpack[FitOptions]) -> Fa
     """
     Non-negative matrix factorisation, ``X ~ factors[0] @ factors[1].T``.
 
-    With both factors normalised by columns the components have weights, as in `cp`.
+    If both factors are normalised by columns, the components have weights, as in `cp`.
 
     Parameters
     ----------
     X : array (samples, features) or (samples, n_1, ..., n_t)
-        Non-negative data. With several feature modes the loss may use their grid, and the atoms
-        are the flattened columns of ``factors[1]``.
+        Non-negative data. If there are several feature modes, the loss may use their grid; the
+        columns of ``factors[1]`` are the flattened atoms.
     rank : int
         Number of atoms.
     loss : Loss

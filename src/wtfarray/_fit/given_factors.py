@@ -1,4 +1,4 @@
-"""Factors that the caller gives as a start."""
+"""Initial factors given by the user."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from wtfarray._models.models import CPModel
 
 def given_blocks(spec: Specification, init: Any) -> list[Array]:
     """
-    The blocks that the caller gave: factors alone, or with weights or core before them.
+    The blocks given as ``init``: factors, ``(weights, factors)`` or ``(core, factors)``.
 
-    A fit and TensorLy's CPTensor and TuckerTensor are such pairs.
+    A fit and TensorLy's CPTensor and TuckerTensor unpack as such pairs.
     """
     head, factors = None, init
     if isinstance(init, Sequence) and len(init) == 2 and isinstance(init[1], Sequence):
@@ -45,22 +45,22 @@ def given_blocks(spec: Specification, init: Any) -> list[Array]:
         name = "core" if spec.kind == "tucker" else "weights"
         last = _block(spec, f"the {name} of init", head, shape)
         if isinstance(spec.model, CPModel) and not learned:
-            last = last / spec.model.scale  # which the model brings along
+            last = last / spec.model.scale  # the model multiplies by it
     else:
         xp = array_namespace(spec.X)
         last = xp.ones(shape, dtype=spec.X.dtype, device=device_of(spec.X))
         last = last / math.prod(shape) if learned else last
-    return _with_scales_moved(spec, blocks, last, learned=learned)
+    return _normalised(spec, blocks, last, learned=learned)
 
 
-def _with_scales_moved(
+def _normalised(
     spec: Specification, factors: list[Array], last: Array, *, learned: bool
 ) -> list[Array]:
     """
-    Normalise the free factors that have to be, and multiply the core or the weights instead.
+    Normalise the free factors with constraints and move their scales to the core or the weights.
 
-    Weights that are not learned go into a factor that is free to be of any scale, if there is one.
-    So the tensor stays what the caller gave, whatever scales its factors had.
+    If the weights are not learned, they are multiplied into a free factor whose columns have no
+    constraint, if there is one. The tensor remains the one that was given.
     """
     xp = array_namespace(last)
     carriers = [k for k in spec.free if k < spec.modes and spec.constraints[k] in (None, "rows")]

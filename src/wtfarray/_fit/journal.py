@@ -1,4 +1,4 @@
-"""What a fit reports: its history, the progress bar and the caller's callback."""
+"""Progress of a fit: history, progress bar and callback."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class Record:
     """Seconds since the start."""
     objective: float
     gap: float
-    """The objective is at most this much larger; balanced: an estimate, but in the last record."""
+    """Duality gap; for balanced transport an estimate, except in the last record."""
     evaluations: int
-    """Of the inner problem, or of the block dual."""
+    """Evaluations of the inner problems, or of the block duals."""
 
 
 @dataclass(frozen=True, eq=False)
 class FitState:
-    """What a callback sees after every step of a fit."""
+    """The state of a fit after a step, as passed to the callback."""
 
     n_iter: int
     time: float
     """Seconds since the start."""
     objective: float
-    """At the present smoothing: comparable with the result only at ``level`` 1."""
+    """At the current smoothing: comparable with the result only if ``level`` is 1."""
     gap: float
     evaluations: int
     level: float
-    """The smoothing as a multiple of eps; inf while the grid is coarser than that of X."""
+    """The smoothing as a multiple of eps; inf on a grid coarser than that of X."""
     blocks: Callable[[], list[Array]]
-    """The present factors, then the core or the learned weights."""
+    """Returns the current factors, then the core or the learned weights."""
 
 
 class Journal:
-    """The history of one start, its progress bar and the caller's callback."""
+    """The history of one fit, its progress bar and the callback of the user."""
 
     def __init__(self, callback: Callable[[FitState], object] | None, bar: ProgressBar) -> None:
         self.records: list[Record] = []
@@ -58,11 +58,11 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.perf_counter() - self._begin
 
     def resume(self, records: list[Record], n_iter: int, seconds: float) -> None:
-        """Continue an earlier journal."""
+        """Continue the history of a checkpoint."""
         self.records, self.n_iter = list(records), n_iter
         self._values = [record.objective for record in records]
         self._begin -= seconds
@@ -75,7 +75,7 @@ class Journal:
         evaluations: int,
         blocks: Callable[[], list[Array]],
     ) -> bool:
-        """Take note of a step; True if the caller wants to stop."""
+        """Record a step; True if the callback ends the fit."""
         self.n_iter += 1
         self.latest = blocks
         if level == 1.0:
@@ -88,10 +88,11 @@ class Journal:
 
     def certify(self, value: TermValue, evaluations: int, noise: float) -> float:
         """
-        Take note of the certified value; returns how far below it late steps were thought to be.
+        Record the certified value; returns how far recorded late values lie below it.
 
-        No step can have been below it: those that were thought to be are raised to it. Early steps
-        are rough; if any in the second half was far off, the steps need not have led anywhere.
+        The objective decreases, so recorded values below the certified one are errors of the inner
+        solution and are raised to it. Such errors are expected in early steps. In the second half
+        of the history, a large one means that steps were accepted on inaccurate values.
         """
         least, late = value.value, self._values[len(self._values) // 2 :]
         if self.records:
@@ -102,7 +103,7 @@ class Journal:
         return least - min(late, default=least)
 
     def _record(self, objective: float, gap: float, evaluations: int) -> None:
-        """Keep a step; an error of the inner problem does not count as a rise."""
+        """Append a record; an apparent increase is an error of the inner solution."""
         self._values.append(objective)
         if self.records:
             objective = min(objective, self.records[-1].objective)
@@ -110,5 +111,5 @@ class Journal:
 
 
 def wants_to_stop(answer: object) -> bool:
-    """Whether a callback has returned True, Python's or NumPy's; other answers mean nothing."""
+    """Whether a callback returned True (of Python or NumPy); other values are ignored."""
     return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -1,4 +1,4 @@
-"""How alike the atoms of two fits are, whatever their order."""
+"""Similarity of the atoms of two fits, regardless of their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wtfarray._models.models import atoms_of
 
 def assignment(cost: NDArray[np.float64], /) -> NDArray[np.intp]:
     """
-    The column of each row in the assignment of least total cost, each column taken once.
+    The column assigned to each row in the assignment of smallest total cost.
 
     The Hungarian method with shortest augmenting paths (Jonker and Volgenant 1987): cubic in the
     size of the square matrix.
@@ -27,7 +27,7 @@ def assignment(cost: NDArray[np.float64], /) -> NDArray[np.intp]:
     """
     n = cost.shape[0]
     row_price, column_price = np.zeros(n), np.zeros(n + 1)
-    owner = np.full(n + 1, -1)  # the row that holds a column; the last column is where rows wait
+    owner = np.full(n + 1, -1)  # the row assigned to a column; the last column is a placeholder
     for row in range(n):
         owner[n], column = row, n
         distance = np.full(n, np.inf)
@@ -45,7 +45,7 @@ def assignment(cost: NDArray[np.float64], /) -> NDArray[np.intp]:
             column_price[done] -= step
             distance[~done[:n]] -= step
             column = nearest
-        while column != n:  # along the path every row passes to the next column
+        while column != n:  # augment along the path
             owner[column] = owner[before[column]]
             column = int(before[column])
     return np.argsort(owner[:n])
@@ -53,18 +53,18 @@ def assignment(cost: NDArray[np.float64], /) -> NDArray[np.intp]:
 
 def matched_cosine(a: Factorisation, b: Factorisation, /, modes: Sequence[int]) -> float:
     """
-    The mean cosine of the atoms of two fits of one rank, matched so that it is largest.
+    The mean cosine of the atoms of two fits, under the matching that maximises it.
 
     Parameters
     ----------
     a, b : Factorisation
-        Two fits of one model and rank.
+        Two fits with the same model and rank.
     modes : sequence of int
-        The factors that an atom of CP or NMF is made of. An atom of Tucker is always what a column
-        of the first factor stands for.
+        The factors whose columns form an atom of CP or NMF. An atom of Tucker is always a slice of
+        the core along the first mode, multiplied by the other factors.
     """
     if a.core is None:
-        # The cosine of two rank-one tensors is the product of those of their factors.
+        # The cosine of two rank-one tensors is the product of the cosines of their vectors.
         cosines = np.ones((a.factors[0].shape[1],) * 2)
         for k in modes:
             cosines *= _cosines(to_host(a.factors[k]), to_host(b.factors[k]))
@@ -74,7 +74,7 @@ def matched_cosine(a: Factorisation, b: Factorisation, /, modes: Sequence[int]) 
 
 
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Between the columns of (n, r) matrices; a column of zeros is like nothing."""
+    """Cosines between the columns of (n, r) matrices; zero for a column of zeros."""
     lengths = np.outer(np.linalg.norm(a, axis=0), np.linalg.norm(b, axis=0))
     cosines: NDArray[np.float64] = (a.T @ b) / np.where(lengths > 0, lengths, 1.0)
     return cosines

@@ -1,4 +1,4 @@
-"""What may be asked of a fit, and how it is then solved."""
+"""The options of a fit: the keywords of the user, and the checked options of the solver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wtfarray._models.entropy import Constraint
 
 
 class FitOptions(TypedDict, total=False):
-    """Keywords that `cp`, `tucker` and `nmf` share; see `cp`."""
+    """Keywords of `cp`, `tucker` and `nmf`; documented in `cp`."""
 
     rho: float | Sequence[float]
     constraints: Sequence[Constraint] | None
@@ -41,7 +41,7 @@ class FitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SolverOptions:
-    """How a fit is solved."""
+    """The checked options of the solver."""
 
     init: object = None
     solver: str = "envelope"
@@ -54,12 +54,12 @@ class SolverOptions:
 
     @property
     def has_named_start(self) -> bool:
-        """Whether the caller gave no factors to start from."""
+        """Whether the initialisation is a named method rather than given factors."""
         return self.init is None or isinstance(self.init, str)
 
 
 def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
-    """Check how the fit is to be solved."""
+    """Check the options that concern the solver."""
     init, solver = given.get("init"), given.get("solver", "envelope")
     one_of("solver", solver, ("envelope", "dual"))
     if isinstance(init, str):
@@ -87,23 +87,23 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
 
 
 def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
-    """Refuse what block coordinate descent cannot do."""
-    what = None
+    """Refuse options that block coordinate descent does not support."""
+    unsupported = None
     if checkpoint is not None:
-        what = "a checkpoint"
+        unsupported = "a checkpoint"
     elif len(spec.losses) > 1:
-        what = "a sum of losses"
+        unsupported = "a sum of losses"
     elif not isinstance(spec.loss, ConjugateLoss):
-        what = f"{type(spec.loss).__name__}, whose conjugate is not known"
-    if what is not None:
-        msg = f"solver is 'dual', which does not take {what}: expected 'envelope'"
+        unsupported = f"{type(spec.loss).__name__}, whose conjugate is not known"
+    if unsupported is not None:
+        msg = f"solver is 'dual', which does not support {unsupported}: expected 'envelope'"
         raise ValueError(msg)
 
 
 def _checkpoint(
     path: str | PathLike[str], spec: Specification, init: object, rng: object
 ) -> Checkpoint:
-    """The file of this fit, which knows it by all that its result depends on."""
+    """The checkpoint of this fit, identified by everything that its result depends on."""
     arrays = [spec.X]
     arrays += [c for loss in spec.losses if isinstance(loss, Wasserstein) for c in loss.costs]
     if spec.sample_weight is not None:
@@ -119,7 +119,7 @@ def _checkpoint(
 
 
 def _seed(rng: object) -> object:
-    """What a start depends on, to compare seeds by."""
+    """A representation of the seed that can be compared, None if there is no seed."""
     if isinstance(rng, np.random.Generator):
         return repr(rng.bit_generator.state)
     return None if rng is None else repr(np.asarray(rng).tolist())

@@ -1,4 +1,4 @@
-"""A progress bar for long fits, if one is asked for."""
+"""An optional progress bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ProgressBar:
-    """A tqdm bar that shows objective and gap; without ``visible`` it does nothing."""
+    """A tqdm bar that shows objective and gap; does nothing unless ``visible``."""
 
     def __init__(self, description: str, *, visible: bool, total: int | None = None) -> None:
         self._bar: Any = None
@@ -21,7 +21,7 @@ class ProgressBar:
         self._bar = tqdm(desc=description, total=total, unit="it", dynamic_ncols=True)
 
     def step(self, objective: float, gap: float) -> None:
-        """One more iteration."""
+        """Advance by one iteration."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"objective {objective:.6g}, gap {gap:.1e}", refresh=False)
             self._bar.update()

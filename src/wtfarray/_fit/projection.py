@@ -1,4 +1,4 @@
-"""New samples on given atoms: the convex problem in the sample factor alone."""
+"""Projection of new samples onto fixed atoms: a convex problem in the sample factor."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from wtfarray._models.entropy import Constraint, entropy_value
 from wtfarray._models.models import CPModel
 
 MASS_FACTOR = 2.0
-"""Samples that weigh this many times more or less than the model can are worth a warning."""
+"""Warn if the mass of a sample differs from that of the model by more than this factor."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The coefficients of new samples, and how good they are."""
+    """The coefficients of new samples, with objective and duality gap."""
 
     coefficients: Array
     """(n, r)."""
     objective: float
-    """``Phi(X, Y) + rho E(coefficients)``, a lower bound."""
+    """Lower bound on ``Phi(X, Y) + rho E(coefficients)``."""
     gap: float
     converged: bool
     message: str
@@ -44,7 +44,7 @@ class Projection:
     history: list[Record]
     dual: Array
     mass_advice: str | None
-    """What to do about samples of a mass that the model cannot have."""
+    """Advice if some samples have a mass that the model cannot have."""
 
 
 def project_samples(
@@ -58,25 +58,26 @@ def project_samples(
     max_iter: int,
     progress: bool = False,
 ) -> Projection:
-    """Find the coefficients of the samples of X, (n, ...), on the atoms, (features, r)."""
+    """Project the samples of X, (n, ...), onto the atoms, (features, r)."""
     xp = array_namespace(X)
-    splits = constraint in (None, "rows") and not any(
+    separable = constraint in (None, "rows") and not any(
         isinstance(part, Wasserstein) and math.isinf(part.lam) for part in losses_of(loss)
     )
     mass = to_host(per_sample(X))
-    groups = _of_like_mass(mass) if splits else [np.arange(X.shape[0])]
-    one = len(groups) == 1
+    groups = _groups_of_similar_mass(mass) if separable else [np.arange(X.shape[0])]
+    single = len(groups) == 1
     options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
     found = [
-        _solve_group(X if one else take_samples(X, group), atoms, loss, constraint, rho, options)
+        _solve_group(X if single else take_samples(X, group), atoms, loss, constraint, rho, options)
         for group in groups
     ]
-    fixed = rho * float(entropy_value(atoms, xp))  # of the atoms, a part of every value
+    atom_entropy = rho * float(entropy_value(atoms, xp))  # included in each objective
     worst = next((solution for solution in found if not solution.converged), found[0])
     coefficients, dual = found[0].blocks[0], found[0].dual
-    objective = sum(solution.objective - fixed for solution in found)
-    gap, history = sum(solution.gap for solution in found), found[0].history
-    if not one:
+    objective = sum(solution.objective - atom_entropy for solution in found)
+    gap = sum(solution.gap for solution in found)
+    history = [replace(r, objective=r.objective - fixed) for r in found[0].history]
+    if not single:
         back = np.argsort(np.concatenate(groups))
         coefficients = take_samples(xp.concat([s.blocks[0] for s in found]), back)
         dual = take_samples(xp.concat([s.dual for s in found]), back)
@@ -105,7 +106,7 @@ def _solve_group(
     rho: float,
     options: SolverOptions,
 ) -> FitSolution:
-    """The coefficients of samples of like mass, as a matrix model with fixed atoms."""
+    """The coefficients of samples of similar mass, as a matrix model with fixed atoms."""
     xp = array_namespace(X)
     model, constraints = CPModel(2, learns_weights=False), (constraint, None)
     shapes = ((X.shape[0], atoms.shape[1]), tuple(atoms.shape))
@@ -125,12 +126,12 @@ def _solve_group(
     return solve(spec, replace(options, init=start), np.random.default_rng(0))
 
 
-def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
+def _groups_of_similar_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     """
-    The samples in groups in each of which the masses differ a hundredfold at most.
+    Groups of samples whose masses differ by a factor of at most 100.
 
-    One tolerance serves a group: next to a much heavier one, a sample would count for nothing.
-    Empty samples go with the lightest.
+    The tolerance is relative to the objective of a group, in which a sample is negligible next to a
+    much heavier one. Empty samples belong to the lightest group.
     """
     filled = mass > 0
     logs = np.log10(np.where(filled, mass, mass.max()))
@@ -140,7 +141,7 @@ def _of_like_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
 
 
 def _mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:
-    """What to say of samples whose mass no convex combination of the atoms comes near to."""
+    """Advice on samples whose mass is far from that of every convex combination of the atoms."""
     possible = to_host(per_sample(atoms.mT))
     low, high = float(possible.min()), float(possible.max())
     off = (mass > 0) & ((mass > MASS_FACTOR * high) | (mass < low / MASS_FACTOR))
@@ -149,7 +150,7 @@ def _mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:
     i = int(np.argmax(off))
     span = f"{low:.3g}" if high - low <= 1e-2 * high else f"{low:.3g} to {high:.3g}"
     return (
-        f"sample {i} of X weighs {mass[i]:.3g}, but with coefficients that sum to one the model "
-        f"weighs {span}: scale new samples as the fitted ones were, for example divide each by its "
+        f"sample {i} of X has mass {mass[i]:.3g}, but with coefficients that sum to one the model "
+        f"has mass {span}: scale new samples like the fitted ones, for example divide each by its "
         "sum"
     )

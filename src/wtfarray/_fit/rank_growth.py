@@ -1,4 +1,4 @@
-"""From a fit to the start of one with more components."""
+"""Add components to a fit, to initialise a fit of larger rank."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def grow(
     fit: Factorisation, X: Array, ranks: Sequence[int], rng: np.random.Generator
 ) -> tuple[Array | None, list[Array]]:
     """
-    The blocks of a fit with columns added to its factors, as ``init`` takes them.
+    The blocks of a fit with columns added to its factors, in the format of ``init``.
 
-    A new component is what the model lacks of one slice along the first mode, drawn with a
-    probability proportional to what it lacks. The other slices take part in it as far as they
-    overlap with this one.
+    A new component is the positive part of the residual of one slice along the first mode. The
+    slice is drawn with probability proportional to its absolute residual. The coefficients of the
+    other slices are proportional to their overlap with it.
 
     Parameters
     ----------
     fit : Factorisation
-        The fit so far.
+        The fit to extend.
     X : array
         Its data.
     ranks : sequence of int
-        The number of columns that each factor is to have, not below what it has.
+        The new number of columns of each factor, not smaller than the present one.
     rng : numpy.random.Generator
         Draws the slices.
 
@@ -46,23 +46,23 @@ def grow(
     xp = array_namespace(X)
     sizes = tuple(factor.shape[0] for factor in fit.factors)
     data, model = (xp.reshape(tensor, sizes) for tensor in (X, fit.to_tensor()))
-    more = [r - factor.shape[1] for r, factor in zip(ranks, fit.factors, strict=True)]
-    slices = _draw(to_host(per_sample(xp.abs(data - model))), max(more), rng)
+    added = [r - factor.shape[1] for r, factor in zip(ranks, fit.factors, strict=True)]
+    slices = _draw(to_host(per_sample(xp.abs(data - model))), max(added), rng)
     mass = per_sample(data)
     unit = data / spread(xp.where(mass > 0, mass, 1.0), data)
     overlap = xp.stack([per_sample(xp.minimum(unit, unit[i : i + 1, ...])) for i in slices], axis=1)
-    # At most half of a slice goes to new components.
+    # New components take at most half of the coefficients of a slice.
     part = overlap * (0.5 / xp.clip(xp.sum(overlap, axis=1, keepdims=True), min=1.0))
-    lacking = xp.maximum(data - model, 0.0)
+    residual = xp.maximum(data - model, 0.0)
     columns = [part if fit.constraints[0] == "rows" else part * mass[:, None]]
     columns += [
-        xp.stack([xp.sum(unfold(lacking[i, ...], k), axis=1) for i in slices], axis=1)
+        xp.stack([xp.sum(unfold(residual[i, ...], k), axis=1) for i in slices], axis=1)
         for k in range(len(sizes) - 1)
     ]
-    first = fit.factors[0] * (1.0 - xp.sum(part[:, : more[0]], axis=1, keepdims=True))
+    first = fit.factors[0] * (1.0 - xp.sum(part[:, : added[0]], axis=1, keepdims=True))
     factors = [
-        xp.concat([old, _unlike(new[:, :m], rng)], axis=1)
-        for old, new, m in zip([first, *fit.factors[1:]], columns, more, strict=True)
+        xp.concat([old, _perturbed(new[:, :m], rng)], axis=1)
+        for old, new, m in zip([first, *fit.factors[1:]], columns, added, strict=True)
     ]
     if fit.core is not None:
         return _grow_core(fit.core, ranks), factors
@@ -72,23 +72,23 @@ def grow(
     return _grow_core(fit.weights, ranks[:1]), factors
 
 
-def _draw(lack: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:
-    """Indices of slices, different ones while there are enough."""
-    total = lack.sum()
-    chances = lack / total if total > 0 else np.full(lack.size, 1.0 / lack.size)
-    again = count > np.count_nonzero(chances)
-    return [int(i) for i in rng.choice(lack.size, count, replace=bool(again), p=chances)]
+def _draw(residual: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:
+    """Indices of ``count`` slices, all different if there are enough with a residual."""
+    total = residual.sum()
+    p = residual / total if total > 0 else np.full(residual.size, 1.0 / residual.size)
+    replace = bool(count > np.count_nonzero(p))
+    return [int(i) for i in rng.choice(residual.size, count, replace=replace, p=p)]
 
 
-def _unlike(columns: Array, rng: np.random.Generator) -> Array:
-    """Disturb the columns: two that are the same would stay so."""
+def _perturbed(columns: Array, rng: np.random.Generator) -> Array:
+    """The columns times random factors, because equal columns would remain equal."""
     xp = array_namespace(columns)
     noise = rng.uniform(0.5, 1.5, tuple(columns.shape))
     return columns * xp.asarray(noise, dtype=columns.dtype, device=device_of(columns))
 
 
 def _grow_core(core: Array, ranks: Sequence[int]) -> Array:
-    """Fill the new places with the mean."""
+    """The core or the weights, enlarged to ``ranks``; new entries are the mean."""
     xp = array_namespace(core)
     mean = xp.mean(core)
     for axis, rank in enumerate(ranks):

@@ -1,4 +1,4 @@
-"""Fits of one rank after the other, and what tells which rank the data support."""
+"""Fits of increasing rank, with criteria for the choice of the rank."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Rank = int | tuple[int, ...]
 
 
 class ScanOptions(TypedDict, total=False):
-    """Keywords of `rank_scan` that go to every fit; see `cp`."""
+    """Keywords of `rank_scan` that are passed to every fit; documented in `cp`."""
 
     rho: float | Sequence[float]
     constraints: Sequence[Constraint] | None
@@ -57,52 +57,52 @@ class ScanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What a scan found for one rank."""
+    """The results of a scan for one rank."""
 
     rank: Rank
     objective: float
-    """Of the best fit to all samples."""
+    """Objective of the best fit to all samples."""
     gap: float
     """Its duality gap."""
     loss: float
-    """Of that fit, without entropies: a sample's mean above the least that any model can have."""
+    """Its mean loss per sample, without entropies, above the minimum over all models."""
     held_out: float | None
-    """The same for samples that were left out and projected; None if none were."""
+    """The same for samples that were left out and projected; None without such samples."""
     held_out_error: float | None
-    """Standard error of ``held_out`` over the folds; None if there is one."""
+    """Standard error of ``held_out`` over the folds; None for a single fold."""
     stability: float | None
-    """Mean cosine of matched atoms, over all pairs of seeds; None if there is one seed."""
+    """Mean cosine of matched atoms over all pairs of seeds; None for a single seed."""
     converged: bool
-    """Whether all fits of this rank did."""
+    """Whether all fits of this rank converged."""
     seconds: float
-    """Time that this rank took."""
+    """Time for this rank."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankScan:
-    """What `rank_scan` returns; iterates over its records."""
+    """The result of `rank_scan`; iterates over its records."""
 
     model: Kind
     records: list[RankRecord]
     """One for each rank, smallest rank first."""
     fits: list[Factorisation]
-    """The best fit of all samples at each rank."""
+    """The best fit to all samples for each rank."""
 
     def __iter__(self) -> Iterator[RankRecord]:
         """The records, smallest rank first."""
         return iter(self.records)
 
     def __repr__(self) -> str:
-        """A table; an arrow points to the least loss of samples that were left out."""
+        """A table; an arrow marks the smallest loss of left-out samples."""
         head = (
             f"{'rank':<12}{'objective':>12}{'loss':>11}{'held out':>11}{'stability':>11}{'time':>9}"
         )
-        told = [r.held_out for r in self.records if r.held_out is not None]
-        least = min(told, default=None)
-        lines = [f"<rank scan of {self.model}, loss a sample above the least possible>", head]
+        known = [r.held_out for r in self.records if r.held_out is not None]
+        least = min(known, default=None)
+        lines = [f"<rank scan of {self.model}, loss per sample above its minimum>", head]
         for r in self.records:
             line = f"{str(r.rank).strip('()'):<12}{r.objective:>12.6g}{r.loss:>11.4g}"
-            line += f"{_cell(r.held_out, '.4g'):>11}{_cell(r.stability, '.3f'):>11}"
+            line += f"{_formatted(r.held_out, '.4g'):>11}{_formatted(r.stability, '.3f'):>11}"
             line += f"{r.seconds:>8.1f}s"
             line += " <- least held out" if r.held_out is not None and r.held_out == least else ""
             lines.append(line if r.converged else f"{line} (not all fits converged)")
@@ -124,11 +124,11 @@ def rank_scan(
     **options: Unpack[ScanOptions],
 ) -> RankScan:
     """
-    Fit several ranks, each from the one before, to see which of them the data support.
+    Fit models of several ranks, to choose the rank that the data support.
 
-    For every rank there are ``n_seeds`` fits to all samples and one to each part of the samples
-    that leaves some out. A fit starts from the fit of the rank below with components added for
-    what that one lacks.
+    For every rank there are ``n_seeds`` fits to all samples, and one fit to the remaining samples
+    of each fold. Each fit is initialised with the fit of the next smaller rank, with components
+    added from its residual.
 
     Parameters
     ----------
@@ -139,17 +139,17 @@ def rank_scan(
     loss : Loss
         `Wasserstein`, `Frobenius`, `KullbackLeibler` or a `LossSum`.
     model : {"nmf", "cp", "tucker"}
-        What to fit.
+        The model to fit.
     n_seeds : int
-        Fits that differ in their start, whose atoms are compared; 1 for no comparison.
+        Number of fits with different initialisations, whose atoms are compared; 1: none.
     held_out : float, int or None
-        A fraction below one: the share of the samples to leave out, once. An integer: the number of
-        folds, each of which is left out in turn. None: leave none out, as must be where the loss
-        transports the first mode.
+        A fraction below one: leave out this fraction of the samples, once. An integer: the number
+        of folds, each of which is left out in turn. None: leave out no samples; required if the
+        loss transports the first mode.
     rng : int or numpy.random.Generator
-        Seed of the starts and of who is left out.
+        Seed of the initialisations and of the choice of left-out samples.
     callback : callable
-        Called with the `RankRecord` of every rank; returning True ends the scan.
+        Called with the `RankRecord` of each rank; returning True ends the scan.
     progress : bool
         Show a progress bar (needs tqdm).
     **options
@@ -159,7 +159,7 @@ def rank_scan(
     Returns
     -------
     RankScan
-        Records and fits of the ranks that were finished; Ctrl-C ends the scan, too.
+        Records and fits of the completed ranks. Ctrl-C ends the scan early.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def rank_scan(
         warnings.simplefilter("always", UserWarning)
         for rank in order:
             try:
-                record, fit = _one_rank(
+                record, fit = _fit_rank(
                     model, rank, loss, whole, parts, options, bar, sampled=sampled
                 )
             except KeyboardInterrupt:
@@ -205,7 +205,7 @@ def rank_scan(
             scan.fits.append(fit)
             if callback is not None and wants_to_stop(callback(record)):
                 break
-    # One warning a scan instead of one a fit.
+    # One warning per scan instead of one per fit.
     if len(caught) == 1:
         warnings.warn(f"rank_scan: {caught[0].message}", stacklevel=2)
     elif caught:
@@ -215,7 +215,7 @@ def rank_scan(
 
 
 class _Chain:
-    """Fits of growing rank to the same samples, each the start of the next."""
+    """Fits of increasing rank to the same samples, each initialising the next."""
 
     def __init__(
         self, X: Array, rng: np.random.Generator, left_out: NDArray[np.intp] | None = None
@@ -225,14 +225,16 @@ class _Chain:
         if left_out is not None:
             kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
             self.X, self.left_out = take_samples(X, kept), take_samples(X, left_out)
-            for some in (self.X, self.left_out):
-                if not bool(array_namespace(some).any(some > 0)):
-                    msg = "held_out leaves a part of X that is zero everywhere: take fewer folds"
+            for part in (self.X, self.left_out):
+                if not bool(array_namespace(part).any(part > 0)):
+                    msg = (
+                        "held_out leaves a part of X that is zero everywhere: expected fewer folds"
+                    )
                     raise ValueError(msg)
         self.last: Factorisation | None = None
         self._rng = rng
 
-    def go_on(self, model: Kind, rank: Rank, loss: Loss, options: ScanOptions) -> Factorisation:
+    def fit_next(self, model: Kind, rank: Rank, loss: Loss, options: ScanOptions) -> Factorisation:
         """Fit the next rank."""
         init: object = None
         if self.last is not None:
@@ -248,7 +250,7 @@ class _Chain:
         return found
 
 
-def _one_rank(
+def _fit_rank(
     model: Kind,
     rank: Rank,
     loss: Loss,
@@ -259,19 +261,19 @@ def _one_rank(
     *,
     sampled: bool,
 ) -> tuple[RankRecord, Factorisation]:
-    """The fits of one rank, and what they say."""
+    """Fit one rank; returns its record and the best fit."""
     begin = time.perf_counter()
     converged = True
     fits: list[Factorisation] = []
     for chain in (*whole, *parts):
-        fits.append(chain.go_on(model, rank, loss, options))
-        if fits[-1].stopped:  # a fit returns its best instead of raising
+        fits.append(chain.fit_next(model, rank, loss, options))
+        if fits[-1].stopped:  # an interrupted fit returns instead of raising
             raise KeyboardInterrupt
         bar.step(fits[-1].objective, fits[-1].gap)
         converged = converged and fits[-1].converged
     fits = fits[: len(whole)]
     best = min(fits, key=lambda fit: fit.objective)
-    left = [_left_out_loss(chain, loss) for chain in parts]
+    held_out = [_held_out_loss(chain, loss) for chain in parts]
     modes = range(1 if sampled else 0, len(best.factors))
     pairs = [matched_cosine(a, b, modes) for a, b in itertools.combinations(fits, 2)]
     record = RankRecord(
@@ -279,8 +281,8 @@ def _one_rank(
         objective=best.objective,
         gap=best.gap,
         loss=_excess(loss, whole[0].X, best.to_tensor()),
-        held_out=statistics.fmean(left) if left else None,
-        held_out_error=statistics.stdev(left) / math.sqrt(len(left)) if len(left) > 1 else None,
+        held_out=statistics.fmean(held_out) if held_out else None,
+        held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
         converged=converged,
         seconds=time.perf_counter() - begin,
@@ -288,14 +290,18 @@ def _one_rank(
     return record, best
 
 
-def _left_out_loss(chain: _Chain, loss: Loss) -> float:
-    """The loss of a chain's left-out samples on the atoms of its last fit."""
+def _standard_error(values: list[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _held_out_loss(chain: _Chain, loss: Loss) -> float:
+    """The loss of the left-out samples of a chain, projected onto the atoms of its last fit."""
     fit, X = chain.last, chain.left_out
     assert fit is not None
     assert X is not None
     xp = array_namespace(X)
     projected = fit.projection(X)
-    if projected.stopped:  # a projection returns its best instead of raising
+    if projected.stopped:  # an interrupted projection returns instead of raising
         raise KeyboardInterrupt
     atoms = atoms_of(fit.factors, fit.core, fit.weights)
     model = xp.matmul(projected.factors[0], atoms.mT)
@@ -304,9 +310,9 @@ def _left_out_loss(chain: _Chain, loss: Loss) -> float:
 
 def _excess(loss: Loss, X: Array, Y: Array) -> float:
     """
-    A sample's mean of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
+    The mean over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
 
-    Of a loss whose conjugate is not known, the mean of ``Phi(X, Y)``.
+    If the conjugate of the loss is not known, the mean of ``Phi(X, Y)``.
     """
     xp, total = array_namespace(X), 0.0
     for part in losses_of(loss):
@@ -320,7 +326,7 @@ def _excess(loss: Loss, X: Array, Y: Array) -> float:
 
 
 def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:
-    """Different ranks, from small to large."""
+    """The distinct ranks in increasing order."""
     if isinstance(ranks, str) or not isinstance(ranks, Iterable):
         msg = f"ranks is {ranks!r}: expected several ranks, for example range(1, 6)"
         raise TypeError(msg)
@@ -342,7 +348,7 @@ def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:
 def _folds(
     samples: int, held_out: object, rng: np.random.Generator, *, sampled: bool
 ) -> list[NDArray[np.intp]]:
-    """Who is left out, one fit after the other."""
+    """The indices of the left-out samples, one array per fold."""
     if held_out is None:
         return []
     if not sampled:
@@ -365,5 +371,5 @@ def _folds(
     return [order[:count]]
 
 
-def _cell(value: float | None, form: str) -> str:
+def _formatted(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)

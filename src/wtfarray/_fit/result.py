@@ -1,4 +1,4 @@
-"""What a factorisation returns."""
+"""The result of a factorisation, and reading it from a file."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from wtfarray._arrays.validation import (
     as_data,
     common_namespace,
     follow,
+    instance_of,
     one_of,
     positive_integer,
     positive_number,
@@ -73,21 +74,21 @@ class Factorisation:
     n_iter: int
     history: list[Record]
     dual: Array
-    """The dual variable u of the (first) loss, of the shape of X."""
+    """The dual variable u of the first loss, in the shape of X."""
     loss: Loss
     rho: tuple[Any, ...]
     constraints: tuple[Constraint, ...]
     shape: tuple[int, ...] = field(default=())
-    """Of the data."""
+    """The shape of the data."""
     stopped: bool = False
     """Whether the callback or an interrupt ended the fit."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Unpack as TensorLy's decompositions do."""
+        """Unpack like the decompositions of TensorLy."""
         return iter((self.core if self.kind == "tucker" else self.weights, self.factors))
 
     def __repr__(self) -> str:
-        """Say what a person wants to know first."""
+        """A summary: shape, rank, objective, gap and the message."""
         sizes = " x ".join(str(n) for n in self.shape)
         rank: object = tuple(f.shape[1] for f in self.factors)
         if self.kind != "tucker":
@@ -110,12 +111,12 @@ class Factorisation:
         """
         The model as TensorLy's ``TuckerTensor``, or ``CPTensor`` for `cp` and `nmf`.
 
-        The arrays stay those of the fit. Both kinds are accepted as ``init`` of a fit.
+        The arrays are not copied. Both types are accepted as ``init`` of a fit.
 
         Returns
         -------
         tensorly.tucker_tensor.TuckerTensor or tensorly.cp_tensor.CPTensor
-            Needs TensorLy, with its backend set to the library of the arrays.
+            Requires TensorLy, with its backend set to the library of the arrays.
 
         Examples
         --------
@@ -142,7 +143,7 @@ class Factorisation:
 
     @classmethod
     def of(cls, solution: FitSolution) -> Factorisation:
-        """The result of a fit."""
+        """The result that belongs to a solution."""
         spec, blocks = solution.spec, solution.blocks
         model = spec.model
         return cls(
@@ -173,7 +174,7 @@ class Factorisation:
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode, otherwise of the shape of the fitted data.
+            New samples along the first mode; the other modes as in the fitted data.
         tol, max_iter, progress
             As for `projection`.
 
@@ -182,33 +183,33 @@ class Factorisation:
         array (n, r)
             Coefficients of the new samples.
         """
-        found, complaints = self._project(X, tol, max_iter, progress=progress)
-        for complaint in complaints:
-            warnings.warn(complaint, stacklevel=2)
+        found, advice = self._project(X, tol, max_iter, progress=progress)
+        for message in advice:
+            warnings.warn(message, stacklevel=2)
         return found.factors[0]
 
     def projection(
         self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
     ) -> Factorisation:
         """
-        The model of new samples, everything but the first factor held: a convex problem.
+        Project new samples: a convex problem in the first factor, with all others fixed.
 
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode, otherwise of the shape of the fitted data.
+            New samples along the first mode; the other modes as in the fitted data.
         tol : float
-            Stop when the objective falls by less than this, relatively.
+            Tolerance on the relative decrease of the objective, at which the solver stops.
         max_iter : int
-            Iterations at most.
+            Largest number of iterations.
         progress : bool
             Show a progress bar (needs tqdm).
 
         Returns
         -------
         Factorisation
-            With the coefficients of the new samples as ``factors[0]``, the other factors of this
-            fit, and the objective, gap and convergence of the projection.
+            The coefficients of the new samples are ``factors[0]``; the other factors are those of
+            this fit. Objective, gap and convergence are those of the projection.
 
         Examples
         --------
@@ -221,15 +222,15 @@ class Factorisation:
         >>> new.factors[0].shape, new.converged
         ((2, 2), True)
         """
-        found, complaints = self._project(X, tol, max_iter, progress=progress)
-        for complaint in complaints:
-            warnings.warn(complaint, stacklevel=2)
+        found, advice = self._project(X, tol, max_iter, progress=progress)
+        for message in advice:
+            warnings.warn(message, stacklevel=2)
         return found
 
     def _project(
         self, X: Array, tol: float, max_iter: int, *, progress: bool
     ) -> tuple[Factorisation, list[str]]:
-        """The projection, and what to warn of."""
+        """The projection, and the messages of its warnings."""
         xp = common_namespace(X=X)
         X = as_data("X", X, xp)
         sizes = ", ".join(map(str, self.shape[1:]))
@@ -238,7 +239,8 @@ class Factorisation:
             raise ValueError(msg)
         if not is_sampled(self.loss, self.shape):
             msg = (
-                "the loss transports the first mode: expected a fit whose first mode counts samples"
+                "the loss transports the first mode: expected a fit whose first mode indexes "
+                "samples"
             )
             raise ValueError(msg)
         atoms = atoms_of(self.factors, self.core, self.weights)
@@ -253,28 +255,29 @@ class Factorisation:
             max_iter=positive_integer("max_iter", max_iter),
             progress=progress,
         )
-        complaints = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
+        advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
         if not found.converged:
-            complaints.append(f"project: {found.message}")
+            advice.append(f"project: {found.message}")
+        entropy = self._entropy_of_atoms()
         return (
             replace(
                 self,
                 factors=[found.coefficients, *self.factors[1:]],
-                objective=found.objective + self._entropy_of_atoms(),
+                objective=found.objective + entropy,
                 gap=found.gap,
                 converged=found.converged,
                 message=found.message,
                 n_iter=found.n_iter,
-                history=found.history,
+                history=[replace(r, objective=r.objective + entropy) for r in found.history],
                 dual=found.dual,
                 shape=tuple(X.shape),
                 stopped=found.stopped,
             ),
-            complaints,
+            advice,
         )
 
     def _entropy_of_atoms(self) -> float:
-        """``sum_k rho_k E(A_k)`` of all blocks but the first."""
+        """``sum_k rho_k E(A_k)`` over all blocks but the first."""
         blocks = list(self.factors)
         if self.core is not None:
             blocks.append(self.core)
@@ -290,12 +293,12 @@ class Factorisation:
         Parameters
         ----------
         path : path
-            Where to; ``.npz`` is added if it has no suffix.
+            The file; ``.npz`` is appended if it has no suffix.
 
         Raises
         ------
         OSError
-            If it cannot be written; a file that was there before stays as it was.
+            If the file cannot be written; an existing file is left unchanged.
         """
         path = Path(path)
         path = path if path.suffix else path.with_suffix(".npz")
@@ -341,28 +344,28 @@ def load(
     device: Device | None = None,
 ) -> Factorisation:
     """
-    Read a fit that `Factorisation.save` wrote.
+    Read a fit written by `Factorisation.save`.
 
     Parameters
     ----------
     path : path
         The ``.npz`` file.
     loss : Loss, optional
-        The loss of the fit, if it is one of your own: a file holds those of wtfarray only.
+        The loss of the fit if it is user-defined; other losses are stored in the file.
     xp, device
-        Namespace and device of the arrays; NumPy when absent, whatever they were fitted with.
+        Namespace and device of the arrays; by default NumPy, whichever library was fitted.
 
     Returns
     -------
     Factorisation
-        The same fit.
+        The stored fit.
 
     Raises
     ------
     ValueError
-        If the file is damaged, or is not one that `Factorisation.save` wrote.
+        If the file is damaged or was not written by `Factorisation.save`.
     """
-    with reading("path", path, "a file that `save` of a fit has written") as archive:
+    with reading("path", path, "a file written by `save` of a fit") as archive:
         header = archive.header
         kind, dtype = get(header, "kind", str), get(header, "dtype", str)
         one_of("kind", kind, ("cp", "tucker", "nmf"))
@@ -373,7 +376,7 @@ def load(
         constraints, rho = read_constraints(header, blocks, kind, dtype)
         stored = read_loss(get(header, "loss", dict), archive, shape)
         dual = archive.read("dual", shape)
-        # It is -inf where the model is 0, and a loss of the caller's own may give anything.
+        # It is -inf where the model is 0; user-defined losses may return NaN.
         usual = np.isinf(dual) | (np.isnan(dual) & isinstance(stored, str))
         check_finite("dual", np.where(usual, 0.0, dual), dtype)
         history = read_records(archive)
@@ -382,6 +385,8 @@ def load(
         converged, stopped = get(header, "converged", bool), get(header, "stopped", bool)
         message, n_iter = get(header, "message", str), get_count(header, "n_iter")
         archive.finish()
+    if loss is not None:
+        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
     chosen = choose_loss(stored, loss)
     space: Any = np if xp is None else xp
 

@@ -1,4 +1,4 @@
-"""From the arguments of a fit to the problem that is solved: defaults and checks."""
+"""The factorisation problem: the checked arguments of a fit, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Specification:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """The losses that are added up."""
+        """The summands of the loss."""
         return losses_of(self.loss)
 
     def problem(self, batch: int | None = None) -> FactorisationProblem:
-        """The problem as a solver sees it; ``batch`` samples are processed at once."""
+        """The problem for a solver, which processes ``batch`` samples at once."""
         return FactorisationProblem(
             model=self.model,
             terms=terms_of(self.losses, self.X, self.sample_weight, batch),
@@ -114,8 +114,8 @@ def specify(
     for k, constraint in enumerate(chosen):
         check_constraint(f"constraints[{k}]", constraint, len(shapes[k]))
     instance_of("fixed", fixed, Iterable, "a sequence of modes")
-    held = {axis_index("fixed", k, len(sizes)) for k in fixed}
-    if len(held) == len(shapes):
+    fixed_modes = {axis_index("fixed", k, len(sizes)) for k in fixed}
+    if len(fixed_modes) == len(shapes):
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
         raise ValueError(msg)
     return Specification(
@@ -126,13 +126,13 @@ def specify(
         shapes=tuple(shapes),
         constraints=chosen,
         rho=_rho(rho, len(sizes), len(shapes)),
-        free=tuple(k for k in range(len(shapes)) if k not in held),
+        free=tuple(k for k in range(len(shapes)) if k not in fixed_modes),
         sample_weight=_sample_weight(sample_weight, X),
     )
 
 
 def _mode_sizes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The number of rows of each factor; for a matrix model all features are one mode."""
+    """The number of rows of each factor; a matrix model has all features in one mode."""
     if kind != "nmf":
         return shape
     if len(shape) < 2:
@@ -151,7 +151,7 @@ def _ranks(kind: Kind, rank: int | Sequence[int], modes: int) -> tuple[int, ...]
 
 
 def is_sampled(loss: Loss, shape: tuple[int, ...]) -> bool:
-    """Whether the first mode counts samples in every loss, that is, is transported in none."""
+    """Whether the first mode indexes samples: no loss transports it."""
     return not any(
         isinstance(part, Wasserstein) and 0 in part.transported(shape) for part in losses_of(loss)
     )
@@ -170,7 +170,7 @@ def _constraints(
     sampled: bool,
     unit: bool,
 ) -> tuple[Constraint, ...]:
-    """One constraint per factor (Tucker: perhaps the core's last); the defaults conserve mass."""
+    """One constraint per factor, for Tucker optionally one more for the core."""
     if constraints is None:
         first: Constraint = "columns"
         if sampled:
@@ -184,7 +184,7 @@ def _constraints(
 
 
 def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, ...]:
-    """One weight per block; the core or the learned weights take the last."""
+    """One weight per block; the core or the learned weights take the last one by default."""
     if not isinstance(rho, Sequence):
         return (positive_number("rho", rho),) * blocks
     if len(rho) not in (modes, blocks):

@@ -1,4 +1,4 @@
-"""Where a fit starts: random, multiplicative Kullback-Leibler steps, non-negative SVD, given."""
+"""Initial blocks: random, multiplicative Kullback-Leibler updates, non-negative SVD, or given."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from wtfarray._models.tensor import unfold
 from wtfarray._solvers.stop_reason import StopReason
 
 FLOOR = 1e-8
-"""Entries below this share of their group's mean start there: an exact 0 could never grow."""
+"""Initial entries are at least this fraction of the mean of their group: a zero remains zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where a fit begins."""
+    """The initial point of a fit."""
 
     blocks: list[Array]
     levels: tuple[float, ...]
-    """Of smoothing, to go through from there."""
+    """Smoothing levels, as multiples of eps, from the largest to 1."""
     ended: StopReason | None = None
-    """Why the fit is over already, if it is; then the blocks are those of the finest grid."""
+    """Why the fit ended on a coarser grid, if it did; the blocks are then refined to the data."""
     curvature: dict[str, NDArray[np.float64]] | None = None
-    """What was found on a coarser grid."""
+    """Curvature pairs from a coarser grid, as `CurvaturePairs.export` returns them."""
 
 
 def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
-    """The first blocks on the grid of the data itself, by a named method or as given."""
+    """Initial blocks on the grid of the data, by a named method or as given."""
     X = spec.X
     xp = array_namespace(X)
     if init is None:
@@ -74,7 +74,7 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
 def random_blocks(
     shapes: Sequence[tuple[int, ...]], rng: np.random.Generator, like: Array
 ) -> list[Array]:
-    """Uniform random blocks, drawn by NumPy: one seed gives one start on every library."""
+    """Uniform random blocks, drawn by NumPy: a seed gives the same blocks on every library."""
     xp = array_namespace(like)
     return [
         xp.asarray(rng.uniform(0.05, 1.0, shape), dtype=like.dtype, device=device_of(like))
@@ -83,7 +83,7 @@ def random_blocks(
 
 
 def feasible(block: Array, constraint: Constraint) -> Array:
-    """Raise zeros to the floor and put the block into its constraint set."""
+    """Raise small entries to the floor and normalise the block to satisfy its constraint."""
     xp = array_namespace(block)
     axes = constrained_axes(constraint, block.ndim)
     every = tuple(range(block.ndim))
@@ -101,9 +101,9 @@ def kl_steps(
     steps: int = 20,
 ) -> list[Array]:
     """
-    Multiplicative steps for ``KL(X | model)``, the limit in which nothing may be moved.
+    Multiplicative updates for ``KL(X | model)``, the limit in which no mass is transported.
 
-    They cost next to nothing and bring the blocks near what they will be on dense data.
+    They are cheap compared with the transport problem, and a good initialisation on dense data.
     """
     xp = array_namespace(X)
     blocks = list(blocks)
@@ -125,7 +125,7 @@ def kl_steps(
 def scale_to_mass(
     model: Model, X: Array, blocks: Sequence[Array], carriers: Sequence[int]
 ) -> list[Array]:
-    """Multiply one unconstrained block so that the model weighs what the data do."""
+    """Scale one unconstrained block so that the model has the mass of the data."""
     blocks = list(blocks)
     if carriers:
         xp = array_namespace(X)
@@ -138,10 +138,10 @@ def svd_factor(X: Array, mode: int, rank: int, rng: np.random.Generator) -> Arra
     """
     A non-negative factor (n_mode, rank) from the leading singular vectors of an unfolding.
 
-    NNDSVD (Boutsidis and Gallopoulos 2008): of every singular pair the larger of its positive and
-    its negative part. The singular vectors come from a randomised range finder with one power
-    iteration (Halko, Martinsson and Tropp 2011); the unfolding is never decomposed itself. Columns
-    for which there is no singular vector are random.
+    NNDSVD (Boutsidis and Gallopoulos 2008): the larger of the positive and the negative part of
+    each singular pair. The singular vectors come from a randomised range finder with one power
+    iteration (Halko, Martinsson and Tropp 2011), without an SVD of the whole unfolding. If the
+    unfolding has fewer than ``rank`` singular vectors, the other columns are random.
     """
     xp = array_namespace(X)
     matrix = unfold(X, mode)

@@ -44,16 +44,17 @@ REASON_LENGTH = 300
 
 
 def to_dtype_name(array: Array) -> str:
-    """The dtype by a name that every library understands."""
+    """The name of the dtype, the same for every library."""
     xp = array_namespace(array)
     return "float32" if array.dtype == xp.float32 else "float64"
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """
-    Write a file next to ``path``, then move it there: ``path`` is never half written.
+    Write a temporary file next to ``path``, then move it there.
 
-    A symbolic link stays one. A device or a pipe is written to directly.
+    If writing fails, an existing file is left unchanged. Symbolic links are followed; devices and
+    pipes are written to directly.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -69,7 +70,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file that is either whole or not there, whatever happens meanwhile."""
+    """Write an npz file; if writing fails, an existing file is left unchanged."""
 
     def write(part: Path) -> None:
         with part.open("wb") as stream:
@@ -79,8 +80,8 @@ def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def try_to_write(path: Path) -> None:
-    """Raise the OSError that a file at ``path`` would, if its folder is read-only or full."""
-    import tempfile  # here, like zipfile below
+    """Raise OSError if the folder of ``path`` is full or cannot be written to."""
+    import tempfile  # not at the top, as zipfile below
 
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -90,10 +91,10 @@ def try_to_write(path: Path) -> None:
 
 
 class Archive:
-    """The arrays of an npz file that `write_atomically` wrote; no size is believed unchecked."""
+    """The arrays of a file of `write_atomically`; sizes are checked before memory is allocated."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        import zipfile  # here, for it would be a tenth of the time of importing the library
+        import zipfile  # not at the top: it would take a tenth of the import time of the library
 
         size = stream.seek(0, os.SEEK_END)
         self._file = zipfile.ZipFile(stream)
@@ -151,7 +152,7 @@ class Archive:
         return array.reshape(found, order="F" if order else "C")
 
     def finish(self) -> None:
-        """Refuse arrays that nobody has asked for."""
+        """Refuse arrays that were not read."""
         if self._unread:
             msg = f"it also holds {min(self._unread)}"
             raise ValueError(msg)
@@ -178,7 +179,7 @@ def _read_npy_header(name: str, stream: Any) -> tuple[str, tuple[int, ...], bool
 
 @contextmanager
 def reading(name: str, path: str | os.PathLike[str], expected: str) -> Iterator[Archive]:
-    """Open an npz file; whatever is wrong with its content is said of argument ``name``."""
+    """Open an npz file; errors in its content become a ValueError about argument ``name``."""
     import zipfile
 
     with Path(path).open("rb") as stream:
@@ -335,7 +336,7 @@ def read_shape(header: dict[str, Any], kind: str) -> tuple[int, ...]:
 
 
 def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A loss as JSON, and its costs as arrays; of a loss of the caller's own only the name."""
+    """A loss as JSON and its costs as arrays; for a user-defined loss only the type's name."""
     if isinstance(loss, LossSum):
         parts = [describe_loss(part, f"{prefix}_{k}") for k, part in enumerate(loss.losses)]
         described = {"name": "LossSum", "losses": [part[0] for part in parts]}
@@ -358,7 +359,7 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
 def read_loss(
     described: object, archive: Archive, shape: tuple[int, ...], prefix: str = "cost"
 ) -> Loss | str:
-    """The loss that `describe_loss` described, or the type of one of the caller's own."""
+    """The loss described by `describe_loss`, or the type of a user-defined one."""
     if not isinstance(described, dict):
         msg = f"loss is {described!r}: expected a dictionary"
         raise TypeError(msg)
@@ -394,10 +395,10 @@ def read_loss(
 
 
 def choose_loss(stored: Loss | str, given: Loss | None) -> Loss:
-    """The loss of the file, or the one that the caller has to give, whose type it knows."""
+    """The loss of the file, or the user-defined one given to `load`."""
     own = isinstance(stored, str)
     if own == (given is None):
-        expected = f"the {stored} of the fit" if own else "None, the file holds its loss"
+        expected = f"the {stored} of the fit" if own else "None, the loss is in the file"
         found = "None" if given is None else f"a {type(given).__name__}"
         msg = f"loss is {found}: expected {expected}"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""A loss that is known in closed form, as a solver evaluates it."""
+"""The term of a loss with a closed form: its value and gradient are exact."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ExactTerm:
     data : array
         X.
     value_and_gradient : callable
-        From the model tensor to the loss of each sample, (n_0,), and its gradient.
+        Maps the model tensor to the loss of each sample, (n_0,), and its gradient.
     weights : array (n_0,), optional
-        Of the samples.
+        Weights of the samples.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class ExactTerm:
 
     @property
     def potential(self) -> Array:
-        """The gradient: here g = u."""
+        """The gradient: without an inner problem g = u."""
         return self.state
 
     def start_from(self, g: Array) -> None:
-        """Nothing is iterated here."""
+        """No effect: there is no inner problem to start."""
 
     def set_level(self, level: float) -> None:
-        """Nothing is smoothed here."""
+        """No effect: there is no smoothing."""
 
     def drop_history(self) -> None:
-        """Nothing is remembered here."""
+        """No effect: there is no history."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:  # noqa: ARG002
         """The loss and its gradient."""
@@ -63,16 +63,20 @@ class ExactTerm:
         return TermValue(float(xp.sum(values)), 0.0, 0.0, gradient, converged=True)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """The same: there is no gap."""
+        """As `evaluate`: the gap is 0."""
         return self.evaluate(model, tolerance, max_iter)
 
 
 def checked_loss(loss: Loss, X: Array, *, weighted: bool) -> Callable[[Array], tuple[Array, Array]]:
-    """A loss of the caller's own as a function of the model; what it returns is checked."""
+    """A user-defined loss as a function of the model, with checks of the arrays it returns."""
     name = f"{type(loss).__name__}.value_and_gradient"
 
     def value_and_gradient(model: Array) -> tuple[Array, Array]:
-        values, gradient = loss.value_and_gradient(X, model)
+        answer = loss.value_and_gradient(X, model)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            msg = f"{name} returned a {type(answer).__name__}: expected a pair, values and gradient"
+            raise TypeError(msg)
+        values, gradient = answer
         for what, array, shapes in (
             ("values", values, [(X.shape[0],)] if weighted else [(X.shape[0],), ()]),
             ("gradient", gradient, [tuple(X.shape)]),

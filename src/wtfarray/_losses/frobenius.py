@@ -53,7 +53,7 @@ class Frobenius:
 
 @dataclass(frozen=True, eq=False)
 class BoundFrobenius:
-    """`Frobenius` with its data."""
+    """`Frobenius` bound to data."""
 
     data: Array
     order: tuple[int, ...]
@@ -61,20 +61,20 @@ class BoundFrobenius:
     conserves_mass: bool = False
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
-        """``<X, g> + |g|^2 / 2`` and ``X + g``."""
+        """``<X, g> + |g|^2 / 2``, (N,), and its gradient ``X + g``."""
         marginal = self.data + g
         return inner(self.data, g) + 0.5 * inner(g, g), marginal
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
-        """Nothing here can underflow."""
+        """As `conjugate`, which cannot underflow."""
         return self.conjugate(g)
 
     def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
         """``|X - Y|^2 / 2`` of each sample, (N,), and its gradient in Y."""
-        rest = model - self.data
-        return 0.5 * inner(rest, rest), rest
+        residual = model - self.data
+        return 0.5 * inner(residual, residual), residual
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:  # noqa: ARG002
-        """``|X + g - Y|^2 / 2``: the loss is known exactly, so is its Fenchel-Young gap."""
-        rest = marginal - model
-        return 0.5 * inner(rest, rest)
+        """The Fenchel-Young gap in closed form: ``|X + g - Y|^2 / 2``, (N,)."""
+        residual = marginal - model
+        return 0.5 * inner(residual, residual)

@@ -15,13 +15,13 @@ from wtfarray._transport.problem import TransportProblem
 
 REDUCTIONS = ("sum", "mean", "none")
 SECOND_DERIVATIVE = (
-    "wasserstein_loss has first derivatives only: the gradients come from the dual solution, and "
-    "how that moves with X and Y is not computed. Take second derivatives by differences"
+    "wasserstein_loss has first derivatives only: the gradients come from the dual solution, whose "
+    "derivatives in X and Y are not computed. Use finite differences of the gradient"
 )
 
 
 def training_tolerance(tol: float | None, Y: Array) -> float:
-    """``tol``, or a default that float32 can reach at every smoothing."""
+    """``tol``, or a default that float32 can reach at every eps."""
     if tol is None:
         return 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-3
     return positive_number("tol", tol)
@@ -30,7 +30,7 @@ def training_tolerance(tol: float | None, Y: Array) -> float:
 def losses_and_gradients(
     X: Array, Y: Array, loss: Wasserstein, tol: float, max_iter: int
 ) -> tuple[Array, Array, Array]:
-    """The loss of each sample, in the shape of the sample modes; its gradients in X and in Y."""
+    """The loss of each sample, in the shape of the sample modes, and its gradients in X and Y."""
     problem, stacked = loss.bind_pair(X, Y)
     solution = loss.solve(problem, stacked, tol=tol, max_iter=max_iter)
     shape = tuple(X.shape)
@@ -50,12 +50,14 @@ def gradients_at(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, 
     Gradients in X and in Y of every sample, (N, ...), at the dual solution g.
 
     The loss is ``max_u <u, Y> - Phi*(X, u)``, so that by the envelope theorem the gradient in Y is
-    u, and that in X is ``-dPhi*/dX = eps log(X / K f)``. Balanced, a constant may go from one to
-    the other; with ``<g, Y> = 0`` they are the gradients of ``Phi(X, Y <X, 1> / <Y, 1>)``.
+    u, and that in X is ``-dPhi*/dX = eps log(X / K f)``. For balanced transport a constant may be
+    added to one and subtracted from the other; with ``<g, Y> = 0`` they are the gradients of
+    ``Phi(X, Y <X, 1> / <Y, 1>)``.
 
-    Towards an entry of 0 both fall to -inf. What stands there is the derivative at the smallest
-    normal number: a zero times it is 0, which is the limit of what passes through, say, a softmax.
-    Where the loss is infinite for all but 0 the derivative is taken to be as large, and positive.
+    At an entry of 0 the derivative is -inf. It is replaced by the derivative at the smallest normal
+    number, which is finite: its product with 0 is 0, the correct limit in the chain rule of, for
+    example, a softmax. Where any positive entry would make the loss infinite, the derivative is
+    replaced by a positive number of the same size.
     """
     xp = array_namespace(Y)
     eps, lam = problem.kernel.eps, problem.lam
@@ -66,11 +68,11 @@ def gradients_at(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, 
     least = float(xp.finfo(Y.dtype).smallest_normal)
     gradient_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
     # Where Y is 0: the solution of g/lam + log q = log(least), q = exp(g/eps) K^T a.
-    log_back = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
-    at_zero = (math.log(least) - log_back) * (1.0 / (1.0 / eps + 1.0 / lam))
+    log_adjoint = problem.kernel.log_apply_adjoint(problem.log_scaling(log_Kf))
+    at_zero = (math.log(least) - log_adjoint) * (1.0 / (1.0 / eps + 1.0 / lam))
     u = dual_of_potential(xp.where(allowed, g, at_zero), lam, xp)
     if problem.unreachable is not None:
-        # Mass that cannot reach Y, or balanced cannot come from X, would cost inf.
+        # The loss is infinite for mass of X that cannot reach Y and, if balanced, vice versa.
         gradient_X = xp.where(log_Kf > -math.inf, gradient_X, -math.log(least) * eps)
         if problem.conserves_mass:
             u = xp.where(problem.unreachable, -math.log(least) * eps, u)

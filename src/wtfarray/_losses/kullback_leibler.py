@@ -26,7 +26,7 @@ class KullbackLeibler:
     """
     ``KL(X|Y) = <X, log(X/Y)> - <X, 1> + <Y, 1>``.
 
-    The limit of the smoothed Wasserstein loss with lam = 1 when nothing may be moved.
+    The limit of the smoothed Wasserstein loss with lam = 1 if all transport is forbidden.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class KullbackLeibler:
 
 @dataclass(frozen=True, eq=False)
 class BoundKullbackLeibler:
-    """`KullbackLeibler` with its data."""
+    """`KullbackLeibler` bound to data."""
 
     data: Array
     order: tuple[int, ...]
@@ -69,11 +69,11 @@ class BoundKullbackLeibler:
     conserves_mass: bool = False
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
-        """``<X, g>`` and ``X``: in the free variable the conjugate is linear."""
+        """``<X, g>``, (N,), and ``X``: as a function of g the conjugate is linear."""
         return inner(self.data, g), self.data
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
-        """Nothing here can underflow."""
+        """As `conjugate`, which cannot underflow."""
         return self.conjugate(g)
 
     def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
@@ -84,6 +84,6 @@ class BoundKullbackLeibler:
         return per_sample(kl_divergence(self.data, model, xp)), 1.0 - ratio
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
-        """``KL(X | Y exp(-g))``."""
+        """The Fenchel-Young gap ``KL(X | Y exp(-g))``, (N,)."""
         xp = array_namespace(g)
         return per_sample(kl_divergence(marginal, model * xp.exp(-g), xp))

@@ -12,10 +12,10 @@ from wtfarray._losses.protocol import Loss
 @dataclass(frozen=True, eq=False, init=False)
 class LossSum:
     """
-    A sum of losses of the same data, each over modes of its own.
+    A sum of losses of the same data, each of which may transport other modes.
 
-    Fits minimise it with the "envelope" solver. SWIFT's loss is the sum over the modes of transport
-    along the fibres of that mode.
+    Fits minimise it with the "envelope" solver. SWIFT's loss is a sum over the modes: transport
+    along the fibres of each mode.
 
     Parameters
     ----------
@@ -41,7 +41,12 @@ class LossSum:
             msg = "losses is empty: expected at least one loss"
             raise ValueError(msg)
         for k, loss in enumerate(losses):
-            instance_of(f"losses[{k}]", loss, Loss, "Wasserstein, Frobenius or KullbackLeibler")
+            instance_of(
+                f"losses[{k}]",
+                loss,
+                Loss,
+                "a loss of wtfarray, or an object with value_and_gradient",
+            )
         object.__setattr__(self, "losses", tuple(losses))
 
     def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
@@ -58,5 +63,5 @@ class LossSum:
 
 
 def losses_of(loss: Loss) -> tuple[Loss, ...]:
-    """The losses of a sum, or a single one."""
+    """The losses of a sum, or the loss itself as a tuple."""
     return loss.losses if isinstance(loss, LossSum) else (loss,)

@@ -1,4 +1,4 @@
-"""What a loss is to a fit, and what a loss with a known conjugate is to the block duals."""
+"""Interfaces of losses: for all fits, and for the block duals, which need the conjugate."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Loss(Protocol):
     >>> import wtfarray as wtf
     >>> class PseudoHuber:
     ...     def value_and_gradient(self, X, Y):
-    ...         rest = Y - X
-    ...         root = np.sqrt(1.0 + rest**2)
-    ...         return np.sum(root - 1.0, axis=1), rest / root
+    ...         residual = Y - X
+    ...         root = np.sqrt(1.0 + residual**2)
+    ...         return np.sum(root - 1.0, axis=1), residual / root
     >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
     >>> fit = wtf.nmf(X, 2, PseudoHuber(), rho=1e-4, rng=0)
     >>> fit.converged
@@ -42,18 +42,18 @@ class Loss(Protocol):
         Returns
         -------
         values : array (n_0,) or ()
-            The loss of each sample along the first mode, or their sum if it is no sum over samples.
+            The loss of each sample along the first mode, or () if it is not a sum over samples.
         gradient : array (n_0, ..., n_{d-1})
-            The derivative of the sum of the values in Y.
+            The gradient in Y of the sum of the values.
         """
 
 
 class BoundLoss(Protocol):
     """
-    A loss with its data, as the block duals see it.
+    A loss bound to data, for the block duals.
 
-    Everything is a stack (N, m_1, ..., m_t) of N samples, in the potential ``g`` with
-    ``u = -lam expm1(-g/lam)`` (``u = g`` for infinite ``lam``).
+    All arrays are stacks (N, m_1, ..., m_t) of N samples. The conjugate is a function of the
+    potential ``g``, with ``u = -lam expm1(-g/lam)`` (``u = g`` for infinite ``lam``).
     """
 
     @property
@@ -62,21 +62,21 @@ class BoundLoss(Protocol):
 
     @property
     def data(self) -> Array:
-        """The data, stacked."""
+        """The data, stacked: (N, m_1, ..., m_t)."""
 
     @property
     def lam(self) -> float:
-        """The bound on u; inf where u is free itself."""
+        """The upper bound of u; inf if u is unconstrained."""
 
     @property
     def conserves_mass(self) -> bool:
-        """Whether the loss is finite only where the samples of Y weigh what those of X do."""
+        """Whether the loss is finite only if the samples of Y have the masses of those of X."""
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
-        """``Phi*(X, u(g))`` of each sample, (N,), and its gradient in g. NaN: use the safe one."""
+        """``Phi*(X, u(g))`` of each sample, (N,), NaN if it underflows, and its gradient in g."""
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
-        """The same, slower, for every g."""
+        """As `conjugate`, slower, but accurate for every g."""
 
     def gap(self, g: Array, marginal: Array, model: Array) -> Array:
         """Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,); ``marginal`` is q(g)."""
@@ -84,7 +84,7 @@ class BoundLoss(Protocol):
 
 @runtime_checkable
 class ConjugateLoss(Loss, Protocol):
-    """A loss whose Legendre transform is known in closed form: it has block duals."""
+    """A loss whose Legendre transform has a closed form, as the block duals require."""
 
     def bind(self, X: Array, /) -> BoundLoss:
         """Check the data and bind the loss to them."""

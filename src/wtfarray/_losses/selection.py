@@ -1,4 +1,4 @@
-"""Which term evaluates which loss on which data."""
+"""Choice of the term that evaluates a loss on given data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wtfarray._transport.inner_solver import has_distant_bins
 def terms_of(
     losses: Sequence[Loss], X: Array, sample_weight: Array | None, batch: int | None
 ) -> list[Term]:
-    """Bind the losses to the data, for a solver."""
+    """One term per loss, bound to the data; ``sample_weight`` is (n_0,) or None."""
     return [_term(loss, X, sample_weight, batch) for loss in losses]
 
 
@@ -33,14 +33,14 @@ def _term(loss: Loss, X: Array, sample_weight: Array | None, batch: int | None) 
     if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind(X)
         return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)
-    own = checked_loss(loss, X, weighted=sample_weight is not None)
-    return ExactTerm(X, own, sample_weight)
+    value_and_gradient = checked_loss(loss, X, weighted=sample_weight is not None)
+    return ExactTerm(X, value_and_gradient, sample_weight)
 
 
 def _transport_term(
     loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None
 ) -> Term:
-    """Sparse data are solved on their support, all others by the potential of every bin."""
+    """Sparse data are solved on their support, others with a potential on all bins."""
     problem, shape = loss.bind(X), tuple(X.shape)
     refuse_unreachable(problem)
     if sample_weight is None and not has_distant_bins(problem) and is_sparse_tensor(problem):
@@ -54,7 +54,7 @@ def _transport_term(
 
 
 def _weights_of_samples(bound: BoundLoss, sample_weight: Array, n: int) -> Array:
-    """One weight for each sample of a stack, from one for each index of the first mode."""
+    """The weights of the samples of a stack, (N,), from those of the first mode, (n,)."""
     xp = array_namespace(sample_weight)
     samples = bound.data.shape[0]
     if bound.order[0] != 0 or samples % n != 0:

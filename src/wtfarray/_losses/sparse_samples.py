@@ -1,9 +1,9 @@
 """
 A Wasserstein loss of many sparse samples along one mode, solved on their supports.
 
-A fibre of a sparse tensor holds a few points, so ``log a`` is a few numbers per sample, and
-Newton's method finds them in a few steps where fixed-point iterations are slow. The empty samples,
-most of them, cost ``lam <Y, 1>``.
+A fibre of a sparse tensor has few positive entries, its points, so ``log a`` is a few numbers per
+sample. Newton's method finds them in a few steps, where fixed-point iterations are slow. An empty
+sample, as most are, costs ``lam <Y, 1>``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_sample_supports
 from wtfarray._losses.term import TermValue, tightened
 from wtfarray._transport.kernels import logsumexp
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
-NEAR = 2.0
-"""Newton's step is tried where no marginal is off by more than this, in logarithms."""
+NEWTON_RADIUS = 2.0
+"""Newton steps are taken in samples where ``|log(x / G 1)|`` is at most this."""
 
 
 def has_sparse_samples(problem: TransportProblem) -> bool:
     """
-    Whether a problem is many samples of few points each, semi-unbalanced along one mode.
+    Whether a problem has many samples of few points each, semi-unbalanced along one mode.
 
-    And lam is no less than eps, or zeros of Y, taken as the smallest number, would show.
+    It also needs lam >= eps: zeros of Y are replaced by the smallest normal number, which would
+    otherwise change the result.
     """
     if problem.conserves_mass or len(problem.kernel.costs) != 1 or problem.data.shape[0] == 1:
         return False
@@ -50,21 +51,23 @@ def has_sparse_samples(problem: TransportProblem) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Where every filled sample stands."""
+    """The iterate of all F filled samples, with s points each, and what is derived from it."""
 
     log_a: Array
+    """(F, s)."""
     log_s: Array
-    """``log K^T a``."""
+    """``log K^T a``, (F, m)."""
     share: Array
-    """What part of every bin of the second marginal comes from each point, (F, s, m)."""
+    """Fraction of each bin of the second marginal that comes from each point, (F, s, m)."""
     q: Array
+    """Second marginal of the plan, (F, m)."""
     first: Array
     """First marginal of the plan, (F, s)."""
     value: Array
-    """The dual value over eps, but for what does not depend on a, (F,)."""
+    """The dual value divided by eps, up to terms that do not depend on a, (F,)."""
 
     def where(self, better: Array, other: _State) -> _State:
-        """Keep this state in some samples and take another in the rest."""
+        """Take the ``other`` state in the samples that are not ``better``, (F,) bool."""
         xp = array_namespace(better)
         pairs = ((getattr(self, name), getattr(other, name)) for name in self.__annotations__)
         return _State(*(xp.where(spread(better, mine), mine, theirs) for mine, theirs in pairs))
@@ -74,9 +77,10 @@ class SparseSamplesTerm:
     """
     A Wasserstein loss of sparse samples; its state is ``log a`` on their points, (F, s).
 
-    With ``k = lam/(lam + eps)`` the best b for a is ``(Y/K^T a)^k``, which leaves the concave
-    ``<eps log a, x> - (lam + eps) <q, 1>`` in a, ``q = Y^k (K^T a)^(1-k)``. In ``eps log a`` its
-    gradient is ``x - G 1`` for the plan G, its Hessian ``-(diag(G 1) - k G diag(1/q) G^T)/eps``.
+    With ``k = lam/(lam + eps)`` the optimal b for a is ``(Y/K^T a)^k``. The dual value becomes
+    ``<eps log a, x> - (lam + eps) <q, 1>``, ``q = Y^k (K^T a)^(1-k)``. In ``eps log a`` it is
+    concave, with gradient ``x - G 1`` for the plan G and Hessian ``-(diag(G 1) - k G diag(1/q)
+    G^T)/eps``.
     """
 
     def __init__(self, problem: TransportProblem, shape: tuple[int, ...]) -> None:
@@ -96,7 +100,7 @@ class SparseSamplesTerm:
         self._real = self._x > 0
         self._mass = xp.sum(self._x, axis=1)
         self._cost = xp.asarray(to_host(problem.kernel.costs[0])[points], **kind)
-        # For every sample its place among the filled ones, or the one after the last: empty.
+        # For every sample its index among the filled ones, or their number F if it is empty.
         place = np.full(data.shape[0], filled.size)
         place[filled] = np.arange(filled.size)
         self._filled = xp.asarray(filled, device=device_of(problem.data))
@@ -107,50 +111,51 @@ class SparseSamplesTerm:
         self.set_level(1.0)
 
     def set_level(self, level: float) -> None:
-        """Go on with ``level`` times the smoothing; eps log a has the units of the cost."""
+        """Continue with ``level`` times eps; eps log a has the units of the cost and is kept."""
         xp = array_namespace(self._x)
         before, self._eps = self._eps, self.problem.kernel.eps * level
         self.state = self.state * (before / self._eps)
-        some = TransportProblem.of(
+        filled = TransportProblem.of(
             xp.take(self.problem.data, self._filled, axis=0),
             self.problem.kernel,
             self.problem.lam,
             self.problem.order,
         )
-        self._some = some if level == 1.0 else some.at_eps(self._eps)
+        self._filled_problem = filled if level == 1.0 else filled.at_eps(self._eps)
         self._log_K = self._cost * (-1.0 / self._eps)
 
     def start_from(self, g: Array) -> None:
-        """Start from a guess of g, stacked."""
+        """Start from a potential g, stacked."""
         xp = array_namespace(g)
         self.potential = g
         h = xp.take(g, self._filled, axis=0) * (1.0 / self._eps)
         self.state = self._log_x - logsumexp(self._log_K + h[:, None, :], 2, xp)
 
     def drop_history(self) -> None:
-        """Nothing is remembered but the state."""
+        """No effect: the state is all that is kept."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """Newton's steps until the estimated error is below the tolerance."""
+        """Newton steps until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         Y, h, error, done = self._solve(model, tolerance, max_iter)
         g = h * self._eps
         u = dual_of_potential(g, self.problem.lam, xp)
-        some = xp.take(Y, self._filled, axis=0)
+        filled_Y = xp.take(Y, self._filled, axis=0)
         log_Kb = logsumexp(self._log_K + h[:, None, :], 2, xp)
-        conjugate = inner(self._x, log_Kb) * self._eps + self._some.constant
-        values = inner(u, some) - conjugate
+        conjugate = inner(self._x, log_Kb) * self._eps + self._filled_problem.constant
+        product = dual_product(g, filled_Y, self.problem.lam, self.problem.kernel.flow)
+        values = product - conjugate
         return self._value(Y, u, values, error, error, g, converged=done)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """Newton's steps until the duality gap is below the tolerance."""
+        """Newton steps until the duality gap is below the tolerance."""
         xp = array_namespace(model)
 
         def attempt(error: float, iterations: int) -> tuple[TermValue, float, float, int]:
             before = self.evaluations
             Y, h, found, _ = self._solve(model, error, iterations)
-            some = xp.take(Y, self._filled, axis=0)
-            values, gaps, u = self._some.bounds(h * self._eps, some)
+            filled_Y = xp.take(Y, self._filled, axis=0)
+            values, gaps, u = self._filled_problem.bounds(h * self._eps, filled_Y)
             gap = float(xp.sum(gaps))
             result = self._value(Y, u, values, gap, gap, h * self._eps, converged=gap <= tolerance)
             return result, gap, found, self.evaluations - before
@@ -168,7 +173,7 @@ class SparseSamplesTerm:
         *,
         converged: bool,
     ) -> TermValue:
-        """Put the empty samples beside the filled ones."""
+        """Add the empty samples to the results of the filled ones."""
         xp = array_namespace(Y)
         lam = self.problem.lam
         total = per_sample(Y)
@@ -181,7 +186,7 @@ class SparseSamplesTerm:
     def _solve(
         self, model: Array, tolerance: float, max_iter: int
     ) -> tuple[Array, Array, float, bool]:
-        """The stacked model, log b of the filled samples, the error left, and if it is small."""
+        """The stacked model, log b of the filled samples, the error, and whether it converged."""
         xp = array_namespace(model)
         Y = stack(self.problem, model)
         least = float(xp.finfo(Y.dtype).smallest_normal)
@@ -189,23 +194,23 @@ class SparseSamplesTerm:
         k = self.problem.lam / (self.problem.lam + self._eps)
         state = self._state(self.state, log_Y, k)
         for n in range(1, max_iter + 1):
-            off = xp.where(self._real, self._log_x - xp.log(xp.maximum(state.first, least)), 0.0)
-            rest = self._x - xp.where(self._real, state.first, 0.0)
-            near = xp.max(xp.abs(off), axis=1) <= NEAR
-            step = xp.where(near[:, None], self._newton(state, rest, k), off)
-            gain = inner(rest, step)
-            sums = [xp.sum(xp.abs(gain)), xp.sum(xp.abs(rest))]
+            plain = xp.where(self._real, self._log_x - xp.log(xp.maximum(state.first, least)), 0.0)
+            residual = self._x - xp.where(self._real, state.first, 0.0)
+            near = xp.max(xp.abs(plain), axis=1) <= NEWTON_RADIUS
+            step = xp.where(near[:, None], self._newton(state, residual, k), plain)
+            gain = inner(residual, step)
+            sums = [xp.sum(xp.abs(gain)), xp.sum(xp.abs(residual))]
             error, size = to_host(xp.stack(sums)).tolist()
             error *= self._eps
             done = error <= tolerance and size <= 0.1 * float(xp.sum(self._mass))
             if done or n == max_iter:
                 break
-            state = self._search(state, step, gain, off, log_Y, k)
+            state = self._search(state, step, gain, plain, log_Y, k)
         self.state = state.log_a
         return Y, (log_Y - state.log_s) * k, error, done
 
     def _state(self, log_a: Array, log_Y: Array, k: float) -> _State:
-        """Everything that follows from a, with the best constant added to its logarithm."""
+        """The state at log a plus the optimal constant in each sample."""
         xp = array_namespace(log_Y)
         self.evaluations += 1
         logs = xp.where(self._real[:, :, None], log_a[:, :, None] + self._log_K, -math.inf)
@@ -223,37 +228,38 @@ class SparseSamplesTerm:
         first = xp.sum(share * q[:, None, :], axis=2)
         return _State(log_a, log_S + shift, share, q, first, inner(self._x, log_a))
 
-    def _newton(self, state: _State, rest: Array, k: float) -> Array:
-        xp = array_namespace(rest)
+    def _newton(self, state: _State, residual: Array, k: float) -> Array:
+        """The Newton step, (F, s); ``residual`` is x minus the first marginal."""
+        xp = array_namespace(residual)
         plan = state.share * state.q[:, None, :]
-        size = rest.shape[1]
-        eye = xp.eye(size, dtype=rest.dtype, device=device_of(rest))[None, ...]
-        # Where a marginal has underflown the step is not taken, but the matrix must be regular.
-        info = xp.finfo(rest.dtype)
+        size = residual.shape[1]
+        eye = xp.eye(size, dtype=residual.dtype, device=device_of(residual))[None, ...]
+        # If a marginal underflows the step is not used, but the matrix must be regular.
+        info = xp.finfo(residual.dtype)
         least = float(info.smallest_normal) / float(info.eps) ** 2
-        sound = self._real & (state.first > least * self._mass[:, None])
-        diagonal = xp.where(sound, state.first, self._mass[:, None])
+        usable = self._real & (state.first > least * self._mass[:, None])
+        diagonal = xp.where(usable, state.first, self._mass[:, None])
         hessian = eye * diagonal[:, :, None] - k * xp.matmul(plan, state.share.mT)
-        # A little more on the diagonal where rounding could make the matrix singular.
+        # A small ridge, because rounding could make the matrix singular.
         ridge = 10.0 * float(info.eps)
         hessian = hessian + eye * (ridge * diagonal)[:, :, None]
-        return xp.linalg.solve(hessian, rest[:, :, None])[:, :, 0]
+        return xp.linalg.solve(hessian, residual[:, :, None])[:, :, 0]
 
     def _search(
         self, base: _State, step: Array, gain: Array, plain: Array, log_Y: Array, k: float
     ) -> _State:
-        """Shorten the step in samples that it makes worse; Sinkhorn's step never does."""
+        """Backtracking line search; samples without success take the plain Sinkhorn step."""
         xp = array_namespace(step)
         tiny = 100.0 * float(xp.finfo(step.dtype).eps)
         noise = tiny * inner(self._x, xp.abs(base.log_a))
         t = 1.0
-        best, open_ = base, self._mass > 0
+        best, searching = base, self._mass > 0
         for _ in range(4):
             new = self._state(base.log_a + t * step, log_Y, k)
-            good = open_ & (new.value >= base.value + 1e-4 * t * gain - noise)
-            best = new.where(good, best)
-            open_ = open_ & ~good
-            if not bool(xp.any(open_)):
+            accepted = searching & (new.value >= base.value + 1e-4 * t * gain - noise)
+            best = new.where(accepted, best)
+            searching = searching & ~accepted
+            if not bool(xp.any(searching)):
                 return best
             t *= 0.25
-        return self._state(base.log_a + plain, log_Y, k).where(open_, best)
+        return self._state(base.log_a + plain, log_Y, k).where(searching, best)

@@ -1,4 +1,4 @@
-"""What a solver asks of a loss: its value and gradient at one model tensor after another."""
+"""Terms of the objective: a loss bound to data, as the solvers evaluate it."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class TermValue:
-    """What a term knows of ``Phi(X, Y)``."""
+    """Value, gradient and error of ``Phi(X, Y)``."""
 
     value: float
-    """A lower bound."""
+    """A lower bound of the loss."""
     error: float
-    """What the lower bound lacks, by estimate; the value plus this has no bias."""
+    """Estimated error of the lower bound; the value plus this is not biased."""
     gap: float
-    """What the lower bound can lack at most; for balanced transport an estimate, as ``error``."""
+    """Bound on the error of the lower bound; `Term.evaluate` may only estimate it."""
     gradient: Array
-    """In Y, of its shape: the dual variable u."""
+    """In Y, of the shape of Y: the dual variable u."""
     converged: bool
 
 
 class Term(Protocol):
-    """One loss of the sum that is minimised."""
+    """One loss of the sum that a fit minimises."""
 
     state: Array
-    """Where the inner problem stands: set it back to return to an earlier model."""
+    """The iterate of the inner problem: restore it to return to an earlier model."""
 
     @property
     def potential(self) -> Array:
         """The potential g of the last model, stacked."""
 
     def start_from(self, g: Array) -> None:
-        """Start from a guess of the potential, stacked."""
+        """Warm-start the inner problem from a potential, stacked."""
 
     @property
     def evaluations(self) -> int:
-        """How often the inner problem was evaluated."""
+        """Number of evaluations of the inner problem."""
 
     @property
     def scale(self) -> float:
-        """An error of the loss that does not matter: eps times the mass."""
+        """Scale relative to which errors of the loss are judged: eps times the mass."""
 
     def set_level(self, level: float) -> None:
-        """Go on with ``level`` times the smoothing."""
+        """Continue with ``level`` times eps."""
 
     def drop_history(self) -> None:
-        """Forget everything but the state."""
+        """Drop everything but the state."""
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
@@ -66,15 +66,15 @@ def tightened(
     max_iter: int,
 ) -> Result:
     """
-    Solve more and more tightly until the duality gap is below the tolerance.
+    Solve to smaller and smaller estimated errors until the duality gap is below the tolerance.
 
     ``attempt(error, iterations)`` solves to an estimated error, which is some hundred times smaller
-    than the gap. It returns the result, its gap, its error and the iterations that were used.
+    than the gap. It returns the result, its gap, its error and the number of iterations.
     """
-    allowed, left = 1e-2 * tolerance, max_iter
+    allowed, remaining = 1e-2 * tolerance, max_iter
     while True:
-        result, gap, error, used = attempt(allowed, min(100, left))
-        left -= used
-        if gap <= tolerance or left <= 0:
+        result, gap, error, used = attempt(allowed, min(100, remaining))
+        remaining -= used
+        if gap <= tolerance or remaining <= 0:
             return result
         allowed = min(allowed, error) * 0.1

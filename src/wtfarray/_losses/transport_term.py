@@ -1,4 +1,4 @@
-"""A Wasserstein loss as a solver evaluates it, by its inner problem."""
+"""The term of a Wasserstein loss, which solves the inner problem."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, slices_of, spread, stack, unstack
+from wtfarray._arrays.samples import slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
 
 class TransportTerm:
-    """A Wasserstein loss by its inner problem, warm-started from call to call."""
+    """A Wasserstein loss; its inner problem is warm-started from call to call."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class TransportTerm:
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._latest: Array | None = None
         self._continues = False
-        """Whether the solvers ended last at the potential that they start from."""
+        """Whether the state is where the solvers ended last."""
         self._evaluations = 0
-        """Of the inner problem, once for every sample."""
+        """Evaluations of the inner problem, summed over the samples."""
 
     @property
     def potential(self) -> Array:
@@ -55,29 +55,29 @@ class TransportTerm:
 
     @property
     def evaluations(self) -> int:
-        """How often the inner problem was evaluated, in the mean over the samples."""
+        """Evaluations of the inner problem, averaged over the samples."""
         samples: int = self.problem.data.shape[0]
         return math.ceil(self._evaluations / samples)
 
     def count_evaluations(self, evaluations: int) -> None:
-        """Count evaluations of all samples that were made elsewhere."""
+        """Add evaluations of all samples that were made elsewhere."""
         self._evaluations += evaluations * self.problem.data.shape[0]
 
     def start_from(self, g: Array) -> None:
-        """Start from a guess of the potential."""
+        """Warm-start the inner problem from a potential, stacked."""
         self.state = g
 
     def set_level(self, level: float) -> None:
-        """Go on with ``level`` times the smoothing; g has the units of the cost and stays."""
+        """Continue with ``level`` times eps; g has the units of the cost and is kept."""
         self._level = level
         self.drop_history()
 
     def drop_history(self) -> None:
-        """Drop the secants."""
+        """Drop the solvers with their secants."""
         self._solvers = [None] * len(self._slices)
 
     def _solver(self, k: int) -> InnerSolver:
-        """The solver of one batch, at the present level and potential."""
+        """The solver of batch k, at the current level and potential."""
         solver = self._solvers[k]
         if solver is None:
             problem = self.problem
@@ -102,7 +102,7 @@ class TransportTerm:
         return self._joined(parts)
 
     def _begin(self) -> None:
-        """Find out whether the state was set back; then forget where the solvers ended."""
+        """Check whether the state is still where the solvers ended."""
         self._continues = self.state is self._latest
         self._latest = None
 
@@ -118,15 +118,15 @@ class TransportTerm:
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
-        del point  # what it holds is not needed any more
+        del point  # free its arrays
         u = dual_of_potential(g, problem.lam, xp)
-        values = inner(u, Y) + values
+        values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
         return _Part(solver.g, u, values, gaps, error, done)
 
     def _iterate(
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
     ) -> tuple[Iterate, float, bool]:
-        """The first iterate of a batch that is good enough, or the last, and its error."""
+        """The first iterate of a batch that meets the tolerance, or the last, and its error."""
         xp = array_namespace(self.state)
         mass = float(xp.sum(self.problem.mass[self._slices[k]]))
         n = 0
@@ -134,18 +134,18 @@ class TransportTerm:
             n, point = n + 1, next(points)
             sums = [self._sum(point.decrement, k), xp.sum(point.size)]
             error, size = to_host(xp.stack(sums)).tolist()
-            # The estimate holds near the solution only, and is too good after a predicted step.
+            # The estimate holds near the solution only, and is too small after a predicted step.
             done = n > 1 and error <= tolerance and size <= 0.1 * mass
             if done or n == max_iter:
                 return point, error, done
-            del point  # what it holds is not needed while the next one is computed
+            del point  # free its arrays before the next one is computed
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until its duality gap is below the tolerance."""
         Y = stack(self.problem, model)
         self._begin()
-        heaviest = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
-        share = tolerance / len(self._slices) / heaviest
+        largest_weight = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
+        share = tolerance / len(self._slices) / largest_weight
         parts = []
         for k, s in enumerate(self._slices):
             solver, part = self._solver(k), Y[s, ...]
@@ -155,12 +155,12 @@ class TransportTerm:
             self._evaluations += (solver.evaluations - before) * part.shape[0]
             parts.append(_Part(g, u, values, gaps, 0.0, converged=True))
         joined = self._joined(parts)
-        self._latest = None  # the solvers are a step ahead of this g
+        self._latest = None  # the solvers are one step ahead of this g
         converged = joined.gap <= tolerance
         return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
 
     def _joined(self, parts: list[_Part]) -> TermValue:
-        """Put the batches together again; the state moves on."""
+        """Combine the batches, and update the state."""
         xp = array_namespace(parts[0].u)
         one = len(parts) == 1
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
@@ -174,7 +174,7 @@ class TransportTerm:
         return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
 
     def _sum(self, values: Array, k: int | None = None) -> Array:
-        """The one place where samples are summed."""
+        """The weighted sum over the samples, of all or of batch k."""
         xp = array_namespace(values)
         if self.weights is None:
             return xp.sum(values)
@@ -186,7 +186,7 @@ class TransportTerm:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One batch of samples, stacked."""
+    """The result of one batch of samples, stacked."""
 
     g: Array
     u: Array

@@ -29,12 +29,12 @@ class TransportResult:
     """
 
     value: Array
-    """(), the lower bound."""
+    """(), a lower bound of the loss."""
     gradient: Array
-    """In Y, of its shape: the dual variable u. Balanced: up to a constant in each sample.
+    """In Y, of the shape of Y: the dual variable u; if balanced, up to a constant in each sample.
 
-    It is -inf where Y is 0 (and X is not). Where no mass of X can arrive at a finite cost it is
-    lam, balanced inf.
+    It is -inf where Y is 0 (unless the sample of X is empty). At bins that no mass of X can reach
+    at a finite cost it is lam (inf if balanced).
     """
     gap: float
     converged: bool
@@ -64,17 +64,17 @@ def wasserstein(
     Parameters
     ----------
     X, Y : array (n_0, ..., n_{d-1})
-        Non-negative. Balanced transport needs samples of equal mass, and of equal mass on each
-        connected component where infinite costs separate the bins.
+        Non-negative. Balanced transport needs samples of equal mass; if infinite costs separate the
+        bins into connected components, of equal mass on each of these.
     loss : Wasserstein
         Costs, eps, lam and transported modes.
     tol : float, optional
         Stop when the duality gap is below ``tol`` times the larger of the loss's absolute value
         and ``eps`` times the mass of X. 1e-6 for float64 and 1e-4 for float32 when absent.
     max_iter : int
-        Iterations at most; if they are not enough a warning says so, and ``message``.
+        Largest number of iterations; if it is reached, a warning and ``message`` say so.
     potential : array, optional
-        The ``potential`` of an earlier result for a close Y: a warm start.
+        A warm start: the ``potential`` of an earlier result for a similar Y.
 
     Returns
     -------

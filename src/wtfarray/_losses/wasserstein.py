@@ -43,16 +43,17 @@ class Wasserstein:
     Parameters
     ----------
     costs : array (n, n) or sequence of arrays
-        One cost for each entry of ``modes``; the cost of moving is their sum. NumPy costs follow
-        the data onto their library, dtype and device. ``inf`` forbids a way; balanced, mass must
-        then be able to go where it is wanted.
+        One cost for each entry of ``modes``; the cost of transport is their sum. NumPy costs are
+        converted to the library, dtype and device of the data. ``inf`` forbids transport between
+        two bins; for balanced transport a plan of finite cost must remain.
     eps : float
-        The smoothing, in the units of the cost.
+        Strength of the entropic smoothing, in the units of the cost.
     lam : float
-        How strictly the second marginal is kept; ``inf`` (the default) is balanced transport.
+        Penalty of the second marginal: creating or destroying mass costs about ``lam`` per unit.
+        ``inf`` (the default) is balanced transport.
     modes : sequence of int or of tuples of int, optional
-        The transported modes, one for each cost; a tuple is a dense cost over several modes
-        together, indexed in C order. The last ``len(costs)`` modes when absent.
+        The transported modes, one entry for each cost; a tuple groups several modes under one dense
+        cost, indexed in C order. The last ``len(costs)`` modes if None.
 
     Examples
     --------
@@ -84,11 +85,11 @@ class Wasserstein:
         groups = None
         if modes is not None:
             if not isinstance(modes, Sequence):
-                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"
+                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one per cost"
                 raise TypeError(msg)
             groups = tuple(tuple(m) if isinstance(m, Sequence) else (m,) for m in modes)
             if len(groups) != len(matrices) or not all(groups):
-                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one a cost"
+                msg = f"modes is {modes!r}: expected {len(matrices)} modes or groups, one per cost"
                 raise ValueError(msg)
         object.__setattr__(self, "costs", matrices)
         object.__setattr__(self, "eps", positive_number("eps", eps))
@@ -96,7 +97,7 @@ class Wasserstein:
         object.__setattr__(self, "modes", groups)
 
     def __repr__(self) -> str:
-        """Say what matters, not the costs' entries."""
+        """Sizes of the costs, eps, lam and modes."""
         sizes = ", ".join(str(cost.shape[0]) for cost in self.costs)
         modes = "" if self.modes is None else f", modes={self.modes}"
         return f"Wasserstein(costs of {sizes} points, eps={self.eps}, lam={self.lam}{modes})"
@@ -136,7 +137,7 @@ class Wasserstein:
         return total
 
     def transported(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The transported modes of data of this shape."""
+        """The transported modes of data of the given shape."""
         return tuple(chain(*self._groups(shape)))
 
     def _groups(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -167,7 +168,7 @@ class Wasserstein:
 
     def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:
         """
-        The loss and its gradient in Y; `wasserstein` also gives the duality gap.
+        The loss and its gradient in Y; `wasserstein` also returns the duality gap.
 
         Parameters
         ----------
@@ -177,7 +178,7 @@ class Wasserstein:
         Returns
         -------
         values : array (n_0,) or ()
-            For each index of the first mode, or the sum if that mode is transported.
+            The loss of each index of the first mode, or the sum if that mode is transported.
         gradient : array
             Of the shape of Y; -inf where Y is 0.
         """
@@ -190,7 +191,7 @@ class Wasserstein:
         return xp.sum(xp.reshape(solution.values, (X.shape[0], -1)), axis=1), gradient
 
     def bind_pair(self, X: Array, Y: Array) -> tuple[TransportProblem, Array]:
-        """The problem of X, and Y as a stack at which the loss is finite; refuse others."""
+        """The problem of X, and Y stacked; refuse a Y at which the loss is infinite."""
         xp = common_namespace(X=X, Y=Y)
         problem = self.bind(X)
         shape = tuple(X.shape)
@@ -229,7 +230,7 @@ class Wasserstein:
         value : array ()
             ``Phi*(X, U)``, summed over the samples.
         gradient : array
-            The Y whose gradient is U.
+            The gradient in U: the Y at which the gradient of the loss is U.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Entropies, their constraint sets, their Legendre transforms, and the free dual variable."""
+"""Entropies, their constraint sets and their Legendre transforms."""
 
 import math
 from typing import Literal
@@ -16,7 +16,7 @@ Constraint = Literal["rows", "columns", "all"] | None
 
 
 def check_constraint(name: str, constraint: object, ndim: int) -> None:
-    """Refuse an unknown constraint, and rows or columns of what is not a matrix."""
+    """Refuse an unknown constraint, and "rows" or "columns" for an array that is not a matrix."""
     one_of(name, constraint, (None, "rows", "columns", "all"))
     if constraint in ("rows", "columns") and ndim != 2:
         msg = f"{name} is {constraint!r} for an array with {ndim} modes: expected None or 'all'"
@@ -24,7 +24,7 @@ def check_constraint(name: str, constraint: object, ndim: int) -> None:
 
 
 def constrained_axes(constraint: Constraint, ndim: int) -> tuple[int, ...] | None:
-    """The axes along which the entries sum to one."""
+    """The axes along which the entries sum to one; None without constraint."""
     return {None: None, "rows": (1,), "columns": (0,), "all": tuple(range(ndim))}[constraint]
 
 
@@ -52,7 +52,7 @@ def entropy(a: Array, /) -> tuple[Array, Array]:
     value : array ()
         With ``0 log 0 = 0``.
     gradient : array
-        Of the shape of ``a``; ``-inf`` where ``a`` is 0.
+        Same shape as ``a``; ``-inf`` where ``a`` is 0.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     """
     Legendre transform of the entropy over a constraint set, and its gradient.
 
-    Proposition 1 of the paper, with the constants that a duality gap needs.
+    Proposition 1 of the paper, including the constants that matter for a duality gap.
 
     Parameters
     ----------
@@ -100,21 +100,21 @@ def entropy_conjugate(u: Array, /, constraint: Constraint = None) -> tuple[Array
     u = as_floating("u", u, xp)
     check_constraint("constraint", constraint, u.ndim)
     refuse_where(~xp.isfinite(u), "u", u, "finite values")
-    # Here as far as the sum is finite; inside a solver less would overflow.
+    # The largest exponent for which the sum is finite; solvers use a smaller one.
     cap = math.log(float(xp.finfo(u.dtype).max)) - math.log(2.0 * math.prod(u.shape))
     value, maximiser = conjugate_of_entropy(u, constraint, xp, cap)
     return value, maximiser if constraint else xp.where(u > cap, math.inf, maximiser)
 
 
 def largest_exponent(dtype: DType, xp: Namespace) -> float:
-    """Exponents above this are taken as overflow: so would be what is made of several of them."""
+    """Exponents above this count as overflow, because products of exponentials would overflow."""
     return 0.3 * math.log(float(xp.finfo(dtype).max))
 
 
 def conjugate_of_entropy(
     u: Array, constraint: Constraint, xp: Namespace, cap: float | None = None
 ) -> tuple[Array, Array]:
-    """`entropy_conjugate` without its checks (Prop. 1); inf for exponents above ``cap``."""
+    """`entropy_conjugate` without checks (Prop. 1); inf for exponents above ``cap``."""
     axes = constrained_axes(constraint, u.ndim)
     if axes is None:
         cap = largest_exponent(u.dtype, xp) if cap is None else cap
@@ -128,10 +128,10 @@ def conjugate_of_entropy(
 
 def kl_divergence(a: Array, b: Array, xp: Namespace) -> Array:
     """
-    ``KL(a|b) = <a, log(a/b)> - <a, 1> + <b, 1>`` entry by entry, with full relative accuracy.
+    The entries of ``KL(a|b) = <a, log(a/b)> - <a, 1> + <b, 1>``, with full relative accuracy.
 
-    Close to a = b the three terms cancel: with ``d = log(a/b)`` an entry is ``b psi(d)``,
-    ``psi(d) = d e^d - e^d + 1``, and for small d its series is used.
+    Near a = b the three terms cancel. With ``d = log(a/b)``, an entry is ``b psi(d)``,
+    ``psi(d) = d e^d - e^d + 1``; the power series of psi is used for small d.
     """
     both = (a > 0) & (b > 0)
     a_safe, b_safe = xp.where(both, a, 1.0), xp.where(both, b, 1.0)

@@ -1,4 +1,4 @@
-"""CP, Tucker and matrix models as linear maps of one block, each with its adjoint."""
+"""CP, Tucker and matrix models as linear maps of one block, with their adjoints."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from wtfarray._models.tensor import (
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The model as a function of one block, all others fixed: linear, with its adjoint."""
+    """The model as a linear map of one block, with all others fixed, and its adjoint."""
 
     shape: tuple[int, ...]
-    """Of the block."""
+    """Shape of the block."""
     model_shape: tuple[int, ...]
-    """Of the model tensor."""
+    """Shape of the model tensor."""
     forward: Callable[[Array], Array]
     """``A -> S[.. A ..]``."""
     adjoint: Callable[[Array], Array]
@@ -36,7 +36,7 @@ def _model_shape(factors: Sequence[Array]) -> tuple[int, ...]:
 
 
 def cp_block(factors: Sequence[Array], mode: int, weights: Array | None = None) -> Block:
-    """Factor ``mode`` of a CP model (a matrix model when there are two); Xi is an MTTKRP."""
+    """Factor ``mode`` of a CP model (with two factors, a matrix model); Xi is an MTTKRP."""
 
     def forward(factor: Array) -> Array:
         return cp_product([*factors[:mode], factor, *factors[mode + 1 :]], weights)
@@ -49,7 +49,7 @@ def cp_block(factors: Sequence[Array], mode: int, weights: Array | None = None) 
 
 
 def cp_weights_block(factors: Sequence[Array], scale: float = 1.0) -> Block:
-    """The weights of a CP model, times ``scale``: the core of a Tucker model, on its diagonal."""
+    """The weights of a CP model, times ``scale``: the diagonal of a Tucker core."""
     xp = array_namespace(*factors)
     smallest = min(range(len(factors)), key=lambda k: factors[k].shape[0])
 
@@ -63,7 +63,7 @@ def cp_weights_block(factors: Sequence[Array], scale: float = 1.0) -> Block:
 
 
 def tucker_block(core: Array, factors: Sequence[Array], mode: int) -> Block:
-    """Factor ``mode`` of a Tucker model; the others are multiplied into the core once."""
+    """Factor ``mode`` of a Tucker model; the other factors are multiplied into the core once."""
     others = [k for k in range(len(factors)) if k != mode]
     rest = mode_products(core, [factors[k] for k in others], others) if others else core
 
@@ -99,12 +99,12 @@ def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
 
 @dataclass(frozen=True)
 class CPModel:
-    """All blocks of a CP model at once: the factors, then the weights if they are learned."""
+    """A CP model; its blocks are the factors, then the weights if they are learned."""
 
     modes: int
     learns_weights: bool
     scale: float = 1.0
-    """The weights of all components, or what the learned ones are multiplied by."""
+    """The weight of each component, or a factor on the learned weights."""
 
     def weights(self, blocks: Sequence[Array]) -> Array:
         """The weight of each component, (r,)."""
@@ -118,7 +118,7 @@ class CPModel:
         return cp_product(blocks[: self.modes], None if plain else self.weights(blocks))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
-        """Xi_k of every factor, and the adjoint of the weights."""
+        """Xi_k for every factor, and the adjoint for the weights if they are learned."""
         xp = array_namespace(dual)
         factors, weights = blocks[: self.modes], self.weights(blocks)
         xis = mttkrps(dual, factors)
@@ -128,7 +128,7 @@ class CPModel:
         return adjoints
 
     def block(self, blocks: Sequence[Array], k: int) -> Block:
-        """The model as a function of one block."""
+        """The model as a linear map of one block."""
         factors = blocks[: self.modes]
         if k == self.modes:
             return cp_weights_block(factors, self.scale)
@@ -137,7 +137,7 @@ class CPModel:
 
 @dataclass(frozen=True)
 class TuckerModel:
-    """All blocks of a Tucker model at once: the factors, then the core."""
+    """A Tucker model; its blocks are the factors, then the core."""
 
     modes: int
 
@@ -146,13 +146,13 @@ class TuckerModel:
         return mode_products(blocks[self.modes], blocks[: self.modes], range(self.modes))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
-        """Xi_k of every factor, and Omega."""
+        """Xi_k for every factor, and Omega for the core."""
         factors, core = blocks[: self.modes], blocks[self.modes]
         xis = [tucker_block(core, factors, k).adjoint(dual) for k in range(self.modes)]
         return [*xis, core_block(factors, range(self.modes)).adjoint(dual)]
 
     def block(self, blocks: Sequence[Array], k: int) -> Block:
-        """The model as a function of one block."""
+        """The model as a linear map of one block."""
         factors = blocks[: self.modes]
         if k == self.modes:
             return core_block(factors, range(self.modes))
@@ -163,7 +163,7 @@ Model = CPModel | TuckerModel
 
 
 def atoms_of(factors: Sequence[Array], core: Array | None, weights: Array | None) -> Array:
-    """The model of each column of the first factor, (prod of the other modes, r)."""
+    """The atom of each column of the first factor, (product of the other mode sizes, r)."""
     xp = array_namespace(*factors)
     others = factors[1:]
     if core is None:

@@ -1,4 +1,4 @@
-"""n-mode algebra in TensorLy's conventions: unfoldings in C order, factors of shape (n_k, r_k)."""
+"""n-mode algebra with the conventions of TensorLy: unfold in C order, factors (n_k, r_k)."""
 
 import math
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from wtfarray._arrays.validation import (
 
 def unfold(tensor: Array, mode: int, /) -> Array:
     """
-    Lay the fibres of one mode out as the columns of a matrix.
+    Unfold a tensor: arrange the fibres of one mode as the columns of a matrix.
 
     Parameters
     ----------
     tensor : array (n_0, ..., n_{d-1})
         Any array with at least one mode.
     mode : int
-        The mode that becomes the rows.
+        The mode that indexes the rows.
 
     Returns
     -------
@@ -45,14 +45,14 @@ def unfold(tensor: Array, mode: int, /) -> Array:
 
 def fold(matrix: Array, mode: int, shape: Sequence[int], /) -> Array:
     """
-    Undo `unfold`.
+    Fold a matrix into a tensor: the inverse of `unfold`.
 
     Parameters
     ----------
     matrix : array (n_mode, prod of the others)
-        What `unfold` returned.
+        The result of `unfold`.
     mode : int
-        The mode that the rows stand for.
+        The mode that indexes the rows.
     shape : sequence of int
         The shape of the tensor.
 
@@ -85,9 +85,9 @@ def mode_product(tensor: Array, matrix: Array, mode: int, /) -> Array:
     tensor : array (n_0, ..., n_{d-1})
         The tensor.
     matrix : array (m, n_mode)
-        The matrix; its columns are contracted with the mode.
+        The matrix; the mode is contracted with its second axis.
     mode : int
-        Which mode.
+        The mode.
 
     Returns
     -------
@@ -113,12 +113,12 @@ def mode_product(tensor: Array, matrix: Array, mode: int, /) -> Array:
 
 
 def apply_to_mode(tensor: Array, matrix: Array, mode: int) -> Array:
-    """`mode_product` without its checks; batched products, no copy of the tensor."""
+    """`mode_product` without checks, by batched products without a copy of the tensor."""
     xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
     before, n, after = math.prod(shape[:mode]), shape[mode], math.prod(shape[mode + 1 :])
     if mode == tensor.ndim - 1 and mode > 0:
-        # Many small products rather than one tall one: BLAS is faster at them.
+        # A batch of small products, which BLAS computes faster than one tall product.
         product = xp.matmul(tensor, matrix.mT)
     elif after == 1:
         product = xp.matmul(xp.reshape(tensor, (before, n)), matrix.mT)
@@ -131,22 +131,22 @@ def apply_to_mode(tensor: Array, matrix: Array, mode: int) -> Array:
 
 def mode_products(tensor: Array, matrices: Sequence[Array], modes: Sequence[int], /) -> Array:
     """
-    Multiply several modes of a tensor, each by its matrix.
+    Multiply several modes of a tensor by one matrix each.
 
     Parameters
     ----------
     tensor : array (n_0, ..., n_{d-1})
         The tensor.
     matrices : sequence of arrays (m_k, n_k)
-        One matrix a mode.
+        One matrix per mode.
     modes : sequence of int
         The modes, all different.
 
     Returns
     -------
     array
-        The tensor with ``n_k`` replaced by ``m_k``. The modes that shrink most go first, so that
-        what is left to multiply is small.
+        The tensor with ``n_k`` replaced by ``m_k``. The modes that shrink most are multiplied
+        first, so that intermediate tensors are small.
 
     Examples
     --------
@@ -159,8 +159,8 @@ def mode_products(tensor: Array, matrices: Sequence[Array], modes: Sequence[int]
     places = [axis_index("modes", mode, tensor.ndim) for mode in modes]
     if len(matrices) != len(places) or len(set(places)) != len(places):
         msg = (
-            f"modes is {tuple(modes)} and there are {len(matrices)} matrices: expected one "
-            f"different mode for each"
+            f"modes is {tuple(modes)} for {len(matrices)} matrices: expected one mode per matrix, "
+            f"all different"
         )
         raise ValueError(msg)
     for matrix, mode in sorted(
@@ -171,7 +171,7 @@ def mode_products(tensor: Array, matrices: Sequence[Array], modes: Sequence[int]
 
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
-    """Columnwise Kronecker product of (n_k, r) factors: (prod n_k, r), the last index fastest."""
+    """Columnwise Kronecker product of factors (n_k, r): (prod n_k, r), in C order."""
     xp = array_namespace(*factors)
     product = factors[0]
     for factor in factors[1:]:
@@ -181,7 +181,7 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
 
 
 def balanced_split(shape: Sequence[int]) -> int:
-    """Where to cut the modes in two so that both Khatri-Rao products are small."""
+    """The index at which to split the modes so that both Khatri-Rao products are small."""
     cuts = range(1, len(shape))
     return min(cuts, key=lambda s: math.prod(shape[:s]) + math.prod(shape[s:]), default=1)
 
@@ -193,7 +193,7 @@ def cp_to_tensor(factors: Sequence[Array], weights: Array | None = None, /) -> A
     Parameters
     ----------
     factors : sequence of arrays (n_k, r)
-        One factor a mode.
+        One factor per mode.
     weights : array (r,), optional
         Weight of each component; ones when absent.
 
@@ -232,7 +232,7 @@ def check_cp(factors: Sequence[Array], weights: Array | None) -> tuple[Array, ..
 
 
 def cp_product(factors: Sequence[Array], weights: Array | None = None) -> Array:
-    """`cp_to_tensor` without its checks: one matrix product of two Khatri-Rao products."""
+    """`cp_to_tensor` without checks: one matrix product of two Khatri-Rao products."""
     xp = array_namespace(*factors)
     shape = tuple(factor.shape[0] for factor in factors)
     cut = balanced_split(shape)
@@ -248,8 +248,8 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
     """
     Matricised tensor times Khatri-Rao product: Xi_k of a CP model with unit weights, (n_k, r).
 
-    The paper's Xi (Prop. 2) with a superdiagonal core; the sum over the half of the modes that does
-    not hold ``mode`` is one matrix product, the rest is small.
+    The paper's Xi (Prop. 2) with a superdiagonal core. The modes are split into two halves. The sum
+    over the half without ``mode`` is one matrix product; the remaining products are small.
     """
     xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
@@ -265,7 +265,7 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
 
 
 def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
-    """`mttkrp` of every mode, by two large products in all."""
+    """`mttkrp` for every mode, with two large products in total."""
     xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
     if len(shape) == 1:
@@ -281,7 +281,7 @@ def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
 
 
 def _contract_half(half: Array, inside: Sequence[Array], k: int) -> Array:
-    """From (r, prod of the modes ``inside``) to (n_k, r): contract with the others' factors."""
+    """Contract (r, prod of ``inside``) with all factors ``inside`` but factor k: (n_k, r)."""
     xp = array_namespace(half)
     n, rank = inside[k].shape
     before, after = inside[:k], inside[k + 1 :]
@@ -296,14 +296,14 @@ def _contract_half(half: Array, inside: Sequence[Array], k: int) -> Array:
 
 def tucker_to_tensor(core: Array, factors: Sequence[Array], /) -> Array:
     """
-    Multiply a core by one factor a mode.
+    Multiply a core by one factor per mode.
 
     Parameters
     ----------
     core : array (r_0, ..., r_{d-1})
         The core tensor S.
     factors : sequence of arrays (n_k, r_k)
-        One factor a mode.
+        One factor per mode.
 
     Returns
     -------
@@ -326,7 +326,7 @@ def check_tucker(core: Array, factors: Sequence[Array]) -> tuple[Array, ...]:
     factors = sequence_of_arrays("factors", factors)
     common_namespace(core=core, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     if core.ndim != len(factors):
-        msg = f"core has {core.ndim} modes and there are {len(factors)} factors: expected as many"
+        msg = f"core has {core.ndim} modes for {len(factors)} factors: expected one mode per factor"
         raise ValueError(msg)
     for k, factor in enumerate(factors):
         if factor.ndim != 2 or factor.shape[1] != core.shape[k]:
@@ -337,7 +337,7 @@ def check_tucker(core: Array, factors: Sequence[Array]) -> tuple[Array, ...]:
 
 def contract_but(tensor: Array, other: Array, mode: int) -> Array:
     """
-    Contract all modes but one of two tensors that differ in that mode: (n_mode, r_mode).
+    Contract all modes but ``mode`` of two tensors of otherwise equal shape: (n_mode, r_mode).
 
     With ``other = S x_{j != k} A_j`` this is the paper's Xi_k for a Tucker model (Prop. 2).
     """

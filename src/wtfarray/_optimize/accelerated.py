@@ -1,4 +1,4 @@
-"""Accelerated gradient descent with adaptive restart, for problems too large for a history."""
+"""Accelerated gradient descent with adaptive restart, for problems too large for L-BFGS."""
 
 import math
 
@@ -37,17 +37,17 @@ def gradient_descent(
     fun : callable
         ``fun(x) -> (value, gradient)``, as in `lbfgs`.
     x0 : array
-        The start, float32 or float64, of any shape. Not modified.
+        The initial point, float32 or float64, of any shape. Not modified.
     step : float, optional
-        The first step along the gradient, ideally one over the largest curvature; adapted from
-        then on. By default a step of length one.
+        The first step size, ideally one over the largest curvature; adapted afterwards. By default
+        the first step has length one.
     max_iter : int
-        The largest number of iterations, of at most two evaluations each but for the search of
-        the step.
+        The largest number of iterations. Each takes at most two evaluations, plus those of
+        rejected steps.
     gtol : float
-        Converged when the largest absolute entry of the gradient is at most this.
+        Converged if the largest absolute entry of the gradient is at most this.
     ftol : float
-        Converged when over 100 iterations the value fell by no more than ``ftol * abs(value)``.
+        Converged if the value decreased by at most ``ftol * abs(value)`` over 100 iterations.
         Not used if 0.
     stop, safe_fun, callback : callable, optional
         As in `lbfgs`.
@@ -55,18 +55,18 @@ def gradient_descent(
     Returns
     -------
     OptimizeResult
-        The last iterate and how it was reached.
+        The last iterate, and why the run ended.
 
     See Also
     --------
-    lbfgs : Far fewer iterations, for ``2 * memory`` more arrays.
+    lbfgs : Far fewer iterations; stores ``2 * memory`` more arrays.
 
     Notes
     -----
     Nesterov's method with the gradient restart of O'Donoghue and Candès (2015, Found. Comput.
-    Math. 15). The step is halved until the quadratic upper bound holds and grows slowly
-    again. One host synchronisation per evaluation. The run also counts as converged when rounding
-    leaves nothing to gain: no new lowest value and no new smallest gradient norm in 100
+    Math. 15). The step size is halved until the quadratic upper bound holds, and then grows
+    slowly. One host synchronisation per evaluation. The run also counts as converged if rounding
+    prevents further progress: neither a new lowest value nor a new smallest gradient norm in 100
     iterations.
 
     Examples
@@ -100,14 +100,14 @@ def gradient_descent(
         first, ceiling = step, monitor.best_value + objective.noise(point)
         step, found = _descend(objective, base, first, ceiling)
         if base is not point and (isinstance(found, Failure) or found.value > ceiling):
-            # The momentum led astray: a plain gradient step from the iterate cannot.
+            # The extrapolated point failed: take a plain gradient step from the iterate.
             base, momentum, step = point, 1.0, first
             continue
         if isinstance(found, Failure):
             return monitor.give_up(point, found, first * point.square)
         result = monitor.accept(found)
         if result is None:
-            # Restart when the step went against the momentum: `base.slope` is the gradient
+            # Restart if the step opposes the momentum: `base.slope` is the gradient
             # at the base times (base - point), so this is the gradient times (found - point).
             if base is not point and base.slope - step * base.square > 0:
                 momentum = 1.0
@@ -129,8 +129,8 @@ def _descend(
             if step * base.square > objective.noise(base):
                 bounded = found.value <= base.value - 0.5 * step * base.square
             else:
-                # Rounding hides the bound. For a parabola it holds just if the slope has not
-                # turned (Becker, Candès and Grant 2011, Math. Prog. Comp. 3, section 5.3).
+                # The bound is lost in rounding. For a parabola it holds if and only if the slope
+                # has not changed sign (Becker, Candès and Grant 2011, Math. Prog. Comp. 3, 5.3).
                 bounded = found.slope <= 0
                 if bounded and found.value > ceiling:
                     return step, Failure.STUCK
@@ -144,7 +144,7 @@ def _descend(
 def _extrapolate(
     objective: Objective, old: Point, new: Point, momentum: float
 ) -> tuple[Point, float]:
-    """Nesterov's extrapolation; none after a restart or when it leaves the domain."""
+    """Nesterov's extrapolation; none after a restart or if it leaves the domain."""
     following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum**2))
     if momentum == 1.0:
         return new, following

@@ -15,24 +15,24 @@ __all__ = ["CurvaturePairs"]
 
 class CurvaturePairs:
     """
-    The last steps and gradient differences, and the inverse Hessian that they define.
+    The most recent steps and gradient differences, and the inverse Hessian they define.
 
     Parameters
     ----------
     point : Point
-        The start, which gives the dtype, the device and the first scale.
+        The initial point, which sets the dtype, the device and the initial scale.
     memory : int
         The largest number of pairs.
     eps : float
         The machine epsilon of the dtype.
     xp : namespace
-        That of the arrays.
+        The namespace of the arrays.
 
     Notes
     -----
-    Pair ``k`` lives in rows ``2k`` (step) and ``2k + 1`` (gradient difference) of one private
-    buffer of shape ``(2 * memory, n)`` on the device. The host keeps the inner products of all
-    rows, so that the two-loop recursion runs on a few floats; a new pair needs one product and
+    Pair ``k`` is stored in rows ``2k`` (step) and ``2k + 1`` (gradient difference) of one private
+    buffer of shape ``(2 * memory, n)`` on the device. The host stores the inner products of all
+    rows, so that the two-loop recursion needs only a few floats. A new pair takes one product and
     one transfer, a direction one product and no transfer.
     """
 
@@ -43,24 +43,24 @@ class CurvaturePairs:
         self._rows = xp.zeros((2 * memory, n), dtype=point.x.dtype, device=device(point.x))
         self._gram = np.zeros((2 * memory, 2 * memory))
         self._gradient_products = np.zeros(2 * memory)
-        # Slots in use from oldest to newest, and those free.
+        # The slots in use, from oldest to newest, and the free ones.
         self._used: list[int] = []
         self._free = list(range(memory))
-        # With no pair yet: a first step of length one, as in L-BFGS-B.
+        # Without pairs, the first step has length one, as in L-BFGS-B.
         self._scale = 1.0 / math.sqrt(point.square) if point.square > 0 else 1.0
 
     @property
     def empty(self) -> bool:
-        """Whether the direction is that of steepest descent."""
+        """Whether there are no pairs, so that the direction is that of steepest descent."""
         return not self._used
 
     def clear(self) -> None:
-        """Forget every pair but keep the scale of the newest."""
+        """Remove all pairs, but keep the scale of the newest."""
         self._free += self._used
         self._used = []
 
     def update(self, old: Point, new: Point) -> None:
-        """Take in the pair of two successive iterates, unless its curvature is not positive."""
+        """Add the pair of two successive iterates if its curvature is positive."""
         xp = self._xp
         slot = self._free.pop() if self._free else self._used.pop(0)
         pair = xp.stack([new.x - old.x, new.gradient - old.gradient])
@@ -74,7 +74,7 @@ class CurvaturePairs:
 
         step_square, change_square = self._gram[step, step], self._gram[change, change]
         curvature = float(self._gram[step, change])
-        # False for NaN as well. Below this the sign of the curvature is rounding.
+        # False for NaN as well. Below this, the sign of the curvature is due to rounding.
         if change_square > 0 and curvature > self._eps * math.sqrt(step_square * change_square):
             self._used.append(slot)
             self._scale = curvature / float(change_square)
@@ -82,7 +82,7 @@ class CurvaturePairs:
             self._free.append(slot)
 
     def export(self) -> dict[str, NDArray[np.float64]]:
-        """All that `restore` needs, as arrays of the host."""
+        """The state for `restore`, as arrays on the host."""
         return {
             "rows": host.to_host(self._rows),
             "gram": self._gram,
@@ -93,7 +93,7 @@ class CurvaturePairs:
         }
 
     def restore(self, stored: dict[str, NDArray[np.float64]]) -> None:
-        """Return to what `export` gave."""
+        """Restore the state returned by `export`."""
         like = self._rows
         self._rows = self._xp.asarray(stored["rows"], dtype=like.dtype, device=device(like))
         self._gram = stored["gram"]
@@ -103,7 +103,7 @@ class CurvaturePairs:
         self._scale = float(stored["scale"])
 
     def renew(self, point: Point) -> None:
-        """Take a new gradient at the newest iterate, as an inexact one that was sharpened."""
+        """Replace the gradient at the newest iterate, for example by a more accurate one."""
         column = self._xp.matmul(self._rows, self._xp.reshape(point.gradient, (-1, 1)))
         self._gradient_products = host.to_host(column)[:, 0]
 
@@ -114,14 +114,14 @@ class CurvaturePairs:
         Parameters
         ----------
         point : Point
-            The newest iterate, the one last given to `update`.
+            The newest iterate, as passed to the last `update`.
 
         Returns
         -------
         direction : array, shape (n,)
-            Where to search.
+            The search direction.
         slope : float
-            The gradient times the direction.
+            The inner product of gradient and direction.
         """
         if self.empty:
             return -self._scale * point.gradient, -self._scale * point.square
@@ -132,7 +132,7 @@ class CurvaturePairs:
         return xp.matmul(on_device, self._rows) + weight * point.gradient, slope
 
     def _two_loops(self) -> tuple[NDArray[np.float64], float]:
-        """Nocedal's recursion on the weights of the rows and of the gradient."""
+        """Nocedal's two-loop recursion for the weights of the rows and of the gradient."""
         weights = np.zeros(self._gram.shape[0])
         weight = -1.0
         alphas = {}
@@ -150,11 +150,11 @@ class CurvaturePairs:
         return weights, weight
 
     def _write(self, slot: int, pair: Array) -> None:
-        """Put a pair into its slot; in place where arrays allow it, for the buffer is ours."""
+        """Write a pair into its slot of the private buffer, in place if the arrays allow it."""
         if is_writeable_array(self._rows):
             self._rows[2 * slot : 2 * slot + 2, :] = pair
             return
-        # Shapes that do not depend on the slot: JAX compiles each new one.
+        # The shapes do not depend on the slot, because JAX compiles each new shape.
         xp, memory = self._xp, self._rows.shape[0] // 2
         here = [[row // 2 == slot] for row in range(2 * memory)]
         mask = xp.asarray(here, device=device(self._rows))

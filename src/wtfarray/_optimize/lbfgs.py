@@ -36,43 +36,43 @@ def lbfgs(
     ----------
     fun : callable
         ``fun(x) -> (value, gradient)``; the value is a 0-d array or a float, the gradient has the
-        shape, dtype and device of `x0`. It may be NaN or infinite outside the domain, which the
-        search then stays out of.
+        shape, dtype and device of `x0`. Both may be NaN or infinite outside the domain; such
+        points are rejected.
     x0 : array
-        The start, float32 or float64, of any shape. Not modified.
+        The initial point, float32 or float64, of any shape. Not modified.
     memory : int
-        The number of curvature pairs; ``2 * memory`` arrays of the size of `x0` are kept.
+        The number of curvature pairs; ``2 * memory`` arrays of the size of `x0` are stored.
     max_iter : int
         The largest number of iterations.
     max_evaluations : int, optional
-        The largest number of evaluations; one more may be spent if it is by `safe_fun`.
+        The largest number of evaluations; a last one by `safe_fun` may exceed it.
     gtol : float
-        Converged when the largest absolute entry of the gradient is at most this.
+        Converged if the largest absolute entry of the gradient is at most this.
     ftol : float
-        Converged when over 10 iterations the value fell by no more than ``ftol * abs(value)``.
+        Converged if the value decreased by at most ``ftol * abs(value)`` over 10 iterations.
         Not used if 0.
     stop : callable, optional
         ``stop(state) -> bool``, called at the start and after every iteration with an
         `OptimizeState`; true means converged.
     safe_fun : callable, optional
-        A slower, safer `fun`, tried where `fun` is not finite.
+        A slower, more robust `fun`, used where `fun` is not finite.
     callback : callable, optional
         ``callback(state)``, called after every iteration.
 
     Returns
     -------
     OptimizeResult
-        The last iterate and how it was reached.
+        The last iterate, and why the run ended.
 
     See Also
     --------
-    gradient_descent : Keeps no history, for problems too large for one.
+    gradient_descent : Stores no curvature pairs, for very large problems.
 
     Notes
     -----
     One host synchronisation per evaluation and one per iteration. The run also counts as converged
-    when rounding leaves nothing to gain: no new lowest value and no new smallest gradient norm in
-    10 iterations, or no step found where the predicted decrease is lost in rounding.
+    if rounding prevents further progress: neither a new lowest value nor a new smallest gradient
+    norm in 10 iterations, or no step found and a predicted decrease below rounding.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from wtfarray._optimize.objective import Objective, Point
 
 __all__ = ["Failure", "line_search"]
 
-# Hager and Zhang's delta and sigma: sufficient decrease, and how much flatter it must get.
+# Hager and Zhang's delta and sigma: sufficient decrease and curvature.
 _DECREASE = 0.1
 _CURVATURE = 0.9
 _MAX_TRIALS = 20
@@ -24,7 +24,7 @@ class Failure(Enum):
 
 
 class _End(NamedTuple):
-    """An end of the bracket: where, how high, how steep (NaN outside the domain)."""
+    """An end of the bracket; value and slope are NaN outside the domain."""
 
     step: float
     value: float
@@ -40,27 +40,27 @@ def line_search(
     Parameters
     ----------
     objective : Objective
-        What to evaluate; not finite outside its domain.
+        The function to evaluate; not finite outside its domain.
     start : Point
         The point at step zero.
     direction : array, shape (n,)
-        Where to search; step one is tried first.
+        The search direction; step one is tried first.
     slope : float
         The slope at step zero, negative.
     ceiling : float
-        The highest value that rounding may have made of the lowest so far.
+        The lowest value so far, plus an allowance for rounding.
 
     Returns
     -------
     Point or Failure
-        The point found, or why there is none.
+        The point found, or the reason why there is none.
 
     Notes
     -----
-    The bracket ``[low, high]`` holds an acceptable step: ``low`` is no higher than `ceiling` and
-    still descends, ``high`` ascends, is too high or lies outside the domain. Near the minimum the
-    values say nothing more and the slopes decide, which is what the approximate conditions
-    are for.
+    The bracket ``[low, high]`` contains an acceptable step. At ``low`` the value is at most
+    `ceiling` and the slope is negative; at ``high`` the slope is positive, the value is above
+    `ceiling`, or the point is outside the domain. Near the minimum, differences of values are lost
+    in rounding; the approximate conditions then use the slopes.
     """
     noise = ceiling - start.value
     low, high = _End(0.0, start.value, slope), None
@@ -91,7 +91,7 @@ def line_search(
         if not low.step < step < high.step:
             break
     if best is not None:
-        # Lower, if not flat enough: the curvature check of the pairs deals with that.
+        # Sufficient decrease without the curvature condition, which `CurvaturePairs` checks.
         return best
     return Failure.DOMAIN if high is not None and math.isnan(high.value) else Failure.STUCK
 
@@ -105,16 +105,16 @@ def _acceptable(value: float, slope: float, end: _End, ceiling: float) -> bool:
 
 
 def _extrapolate(previous: _End, low: _End) -> float:
-    """Go on to where the secant of the slopes vanishes, 2 to 10 times as far."""
-    bend = low.slope - previous.slope
+    """The zero of the secant of the slopes, limited to 2 to 10 times the step."""
+    change = low.slope - previous.slope
     step = 10 * low.step
-    if bend > 0:
-        step = low.step - low.slope * (low.step - previous.step) / bend
+    if change > 0:
+        step = low.step - low.slope * (low.step - previous.step) / change
     return min(max(step, 2 * low.step), 10 * low.step)
 
 
 def _interpolate(low: _End, high: _End, noise: float) -> float:
-    """The minimum of a cubic, or of a parabola if the values differ by noise only, kept inside."""
+    """The minimum of a cubic, or of a parabola if values differ by noise only, safeguarded."""
     width = high.step - low.step
     if math.isnan(high.value):
         return low.step + 0.2 * width
@@ -123,8 +123,8 @@ def _interpolate(low: _End, high: _End, noise: float) -> float:
         # Nocedal and Wright (2006), equation 3.59.
         d1 = low.slope + high.slope - 3 * rise / width
         d2 = math.sqrt(max(d1 * d1 - low.slope * high.slope, 0.0))
-        above, below = d1 + d2 - low.slope, high.slope - low.slope + 2 * d2
+        numerator, denominator = d1 + d2 - low.slope, high.slope - low.slope + 2 * d2
     else:
-        above, below = -low.slope, high.slope - low.slope
-    share = above / below if below > 0 else 0.5
-    return low.step + min(max(0.1, share), 0.9) * width
+        numerator, denominator = -low.slope, high.slope - low.slope
+    fraction = numerator / denominator if denominator > 0 else 0.5
+    return low.step + min(max(0.1, fraction), 0.9) * width

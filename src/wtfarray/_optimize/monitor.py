@@ -1,4 +1,4 @@
-"""The stopping rules and the history, shared by the optimisers."""
+"""Stopping criteria and history, shared by the optimisers."""
 
 import math
 import time
@@ -17,14 +17,14 @@ Callback: TypeAlias = Callable[[OptimizeState], Any]
 
 class Monitor:
     """
-    Follow the accepted iterates and decide when to end.
+    Record the accepted iterates and check the stopping criteria.
 
     Parameters
     ----------
     objective : Objective
         Counts the evaluations.
     patience : int
-        Over how many iterations `ftol` and the lack of any progress are judged.
+        The number of iterations over which `ftol` and the lack of progress are checked.
     max_iter, gtol, ftol, stop, callback
         As in `lbfgs`.
     """
@@ -57,11 +57,11 @@ class Monitor:
 
     @property
     def n_iter(self) -> int:
-        """Accepted iterations so far."""
+        """Number of accepted iterations."""
         return len(self._history) - 1
 
     def accept(self, point: Point) -> OptimizeResult | None:
-        """Take in an accepted iterate; return the result if the run ends with it."""
+        """Record an accepted iterate; return the result if the run ends with it."""
         self._history.append(
             OptimizeRecord(
                 time=time.perf_counter() - self._clock,
@@ -70,16 +70,16 @@ class Monitor:
                 evaluations=self._objective.n_evaluations,
             )
         )
-        # Progress is a new lowest value, by more than rounding, or a new smallest gradient.
+        # Progress: a new lowest value, by more than rounding, or a new smallest gradient norm.
         if not point.value >= self.best_value - self._objective.eps * abs(point.value):
             self._last_progress = self.n_iter
         if point.norm < self._best_norm:
             self._last_progress = self.n_iter
         self.best_value = min(self.best_value, point.value)
         self._best_norm = min(self._best_norm, point.norm)
-        return self._judge(point)
+        return self._check(point)
 
-    def _judge(self, point: Point) -> OptimizeResult | None:
+    def _check(self, point: Point) -> OptimizeResult | None:
         state = self._state(point)
         if self._callback is not None and self.n_iter > 0:
             self._callback(state)
@@ -108,7 +108,7 @@ class Monitor:
         return None
 
     def give_up(self, point: Point, failure: Failure, decrease: float) -> OptimizeResult:
-        """End for want of a step; no fault if the predicted `decrease` is lost in rounding."""
+        """End without a step; converged if the predicted `decrease` is lost in rounding."""
         if failure is Failure.STUCK and self._objective.lost_in_rounding(point, decrease):
             return self._precision(point)
         message = (
@@ -132,7 +132,7 @@ class Monitor:
         )
 
     def _precision(self, point: Point) -> OptimizeResult:
-        """End because rounding leaves nothing to gain."""
+        """End because rounding prevents further progress."""
         message = (
             f"precision of {self._objective.dtype} reached: neither value nor gradient norm "
             f"{point.norm:.1e} can be improved"

@@ -1,4 +1,4 @@
-"""Evaluation of the user's function: checks, fallback, counting, one host transfer each."""
+"""Evaluation of the user's function, with checks, fallback and one host transfer per call."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from wtfarray._arrays.validation import check_function, common_namespace
 
 __all__ = ["Fun", "Objective", "Point"]
 
-# How many roundings a value is allowed to gather: a long, somewhat cancelling sum.
+# Rounding errors of a value, in units of eps: a long sum with some cancellation.
 _ROUNDINGS = 1e4
 
 Fun: TypeAlias = Callable[[Array], tuple[Any, Array]]
@@ -23,7 +23,7 @@ Fun: TypeAlias = Callable[[Array], tuple[Any, Array]]
 @dataclass(frozen=True)
 class Point:
     """
-    An evaluated point; its arrays are flat and stay on the device, its numbers are on the host.
+    An evaluated point, with flat arrays on the device and numbers on the host.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Point:
     square : float
         The squared Euclidean norm of the gradient.
     slope : float
-        The gradient times the direction given to the evaluation, 0 if there was none.
+        The inner product of the gradient and the direction of the evaluation, 0 without one.
     """
 
     x: Array
@@ -48,7 +48,7 @@ class Point:
 
     @property
     def finite(self) -> bool:
-        """Whether this point can be used; a squared norm that overflows cannot."""
+        """Whether all numbers are finite; False if the squared norm overflows."""
         return math.isfinite(self.value + self.norm + self.square + self.slope)
 
 
@@ -61,9 +61,9 @@ class Objective:
     fun, safe_fun : callable
         As in `lbfgs`.
     x0 : array
-        The start, of any shape.
+        The initial point, of any shape.
     max_evaluations : float
-        When to call the budget `exhausted`.
+        The number of evaluations after which the budget is `exhausted`.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Objective:
 
     def noise(self, point: Point) -> float:
         """
-        Return a difference of values that rounding may cause, generously.
+        An upper estimate of the difference of two values that rounding can cause.
 
-        Hager and Zhang (2005) take ``1e-6 * abs(value)``, with float64 in mind. It only has to be
-        generous: below it the slopes decide instead of the values.
+        Hager and Zhang (2005) use ``1e-6 * abs(value)`` for float64. An overestimate is harmless:
+        for smaller differences the line search uses slopes instead of values.
         """
         return math.sqrt(self.eps) * abs(point.value)
 
@@ -117,12 +117,12 @@ class Objective:
         x : array, shape (n,)
             The point.
         direction : array, shape (n,), optional
-            What to multiply the gradient with to give the slope.
+            The direction in which the slope is computed.
 
         Returns
         -------
         Point
-            To be asked whether it is `finite`.
+            Not necessarily `finite`.
         """
         for name, function in self._functions:
             point = self._call(name, function, x, direction)
@@ -132,15 +132,15 @@ class Objective:
 
     def lost_in_rounding(self, point: Point, decrease: float) -> bool:
         """
-        Whether a predicted decrease is too small to be seen, at one host transfer.
+        Whether a predicted decrease is below rounding; takes one host transfer.
 
         The rounding of ``x`` alone changes the value by up to ``eps * sum(abs(gradient * x))``.
         """
-        reach = host.to_host(self.xp.sum(self.xp.abs(point.gradient * point.x)))
-        return decrease <= _ROUNDINGS * self.eps * (abs(point.value) + float(reach))
+        change = host.to_host(self.xp.sum(self.xp.abs(point.gradient * point.x)))
+        return decrease <= _ROUNDINGS * self.eps * (abs(point.value) + float(change))
 
     def unflatten(self, x: Array) -> Array:
-        """Give a flat array the shape of `x0`."""
+        """Reshape a flat array to the shape of `x0`."""
         return self.xp.reshape(x, self.shape)
 
     def _call(self, name: str, function: Fun, x: Array, direction: Array | None) -> Point:
@@ -152,7 +152,7 @@ class Objective:
             gradient = gradient.detach()
         # A copy, because `fun` may write the next gradient into the same memory.
         gradient = xp.reshape(xp.asarray(gradient, copy=True), (-1,))
-        # Outside the domain these overflow, which is what `finite` looks for.
+        # These may overflow outside the domain; `finite` then is False.
         with np.errstate(over="ignore", invalid="ignore"):
             square = xp.vecdot(gradient, gradient)
             slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
@@ -160,7 +160,7 @@ class Objective:
         if isinstance(value, (int, float, np.generic)):
             norm, square, slope = host.to_host(numbers).tolist()
         else:
-            # Cast the rest, not the value: it may be float64 for a float32 `x`.
+            # Cast the other numbers, not the value, which may be float64 for a float32 `x`.
             numbers = xp.astype(numbers, value.dtype)
             numbers = xp.concat([numbers, xp.reshape(value, (1,))])
             norm, square, slope, value = host.to_host(numbers).tolist()
@@ -182,7 +182,7 @@ class Objective:
 
 
 def _start(x0: Any) -> Array:
-    """Return a private copy of the start, free of any autograd graph."""
+    """A private copy of the initial point, without autograd graph."""
     xp = common_namespace(x0=x0)
     if x0.dtype not in (xp.float32, xp.float64):
         msg = f"x0 has dtype {x0.dtype}: expected float32 or float64"

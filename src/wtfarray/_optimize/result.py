@@ -1,4 +1,4 @@
-"""What an optimiser shows while it runs and what it returns."""
+"""State, history and result of an optimiser."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,22 @@ __all__ = ["OptimizeRecord", "OptimizeResult", "OptimizeState"]
 @dataclass(frozen=True)
 class OptimizeState:
     """
-    An accepted iterate, as given to `stop` and `callback`.
+    An accepted iterate, as passed to `stop` and `callback`.
 
     Attributes
     ----------
     x : array
-        The iterate, in the shape of `x0`. Not to be written to.
+        The iterate, in the shape of `x0`. Do not modify it.
     value : float
         The objective at `x`.
     gradient : array
-        The gradient at `x`, in the shape of `x0`. Not to be written to.
+        The gradient at `x`, in the shape of `x0`. Do not modify it.
     gradient_norm : float
         The largest absolute entry of the gradient.
     n_iter : int
-        Accepted iterations so far; 0 at the start.
+        Number of accepted iterations; 0 at the initial point.
     n_evaluations : int
-        Calls of `fun` and `safe_fun` so far.
+        Number of calls of `fun` and `safe_fun` so far.
     """
 
     x: Array
@@ -39,7 +39,7 @@ class OptimizeState:
 @dataclass(frozen=True)
 class OptimizeRecord:
     """
-    One line of the history: the numbers of an accepted iterate.
+    One entry of the history, for an accepted iterate.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class OptimizeRecord:
     gradient_norm : float
         The largest absolute entry of the gradient.
     evaluations : int
-        Calls of `fun` and `safe_fun` so far.
+        Number of calls of `fun` and `safe_fun` so far.
     """
 
     time: float
@@ -62,7 +62,7 @@ class OptimizeRecord:
 @dataclass(frozen=True)
 class OptimizeResult:
     """
-    The outcome of a minimisation.
+    The result of a minimisation.
 
     Attributes
     ----------
@@ -73,15 +73,15 @@ class OptimizeResult:
     gradient : array
         The gradient at `x`, in the shape of `x0`.
     converged : bool
-        Whether a stopping rule was met, rather than a budget used up or a failure.
+        Whether a stopping criterion was met; False if a limit was reached or a step failed.
     message : str
-        Why it ended and, if it did not converge, what to do about it.
+        Why the run ended, with advice if it did not converge.
     n_iter : int
-        Accepted iterations.
+        Number of accepted iterations.
     n_evaluations : int
-        Calls of `fun` and `safe_fun`.
+        Number of calls of `fun` and `safe_fun`.
     history : list of OptimizeRecord
-        The start and every accepted iterate: ``n_iter + 1`` records.
+        The initial point and every accepted iterate: ``n_iter + 1`` records.
     """
 
     x: Array

@@ -1,4 +1,4 @@
-"""The paper's solver: block coordinate descent, each block by its convex dual."""
+"""The paper's solver: block coordinate descent, with the convex dual of each block."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from wtfarray._solvers.objective import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 SOLVED_SHARE = 1e-3
-"""The largest share of the objective that may be left to gain in a block."""
+"""A block counts as solved if its gap is at most this fraction of the objective."""
 BLOCK_ITERATIONS = 1000
-"""Of the minimisation of one block dual."""
+"""Largest number of iterations for one block dual."""
 CHECK_EVERY = 10
-"""Iterations between two certificates: one costs more than an evaluation."""
+"""Iterations between two certificates, each of which costs more than an evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Where the descent stands after a block."""
+    """The state of the descent after a sweep."""
 
     n_iter: int
-    """Sweeps."""
+    """Number of sweeps."""
     blocks: list[Array]
     objective: float
-    """An upper bound."""
+    """Upper bound on the objective."""
     gap: float
-    """Of the last block."""
+    """Duality gap of the last block that was updated."""
     evaluations: int
 
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """What the descent found."""
+    """The result of the descent."""
 
     blocks: list[Array]
     potential: Array
@@ -61,11 +61,12 @@ def descend(
     report: Callable[[Sweep], bool],
 ) -> Descent:
     """
-    Minimise over one block after the other, from a point of known objective.
+    Minimise over one block after the other, from a point whose objective is known.
 
-    A block is solved to a duality gap that is small against what a sweep gains; a step that would
-    raise the objective is refused. ``report`` sees every sweep and ends the solve by returning
-    True. The result says UNSOLVED if nothing was gained but blocks have a large gap.
+    Each block is solved to a duality gap that is small compared with the decrease of a sweep. An
+    update that would increase the objective is rejected. ``report`` is called after every sweep and
+    ends the descent by returning True. The reason is UNSOLVED if the objective no longer decreases
+    but some block has a large gap.
     """
     blocks = list(blocks)
     scale = problem.scale
@@ -83,7 +84,7 @@ def descend(
         if report(Sweep(sweep, blocks, objective, gap, evaluations)):
             return Descent(blocks, g, StopReason.CALLBACK)
         if objective == math.inf:
-            # Balanced, and X cannot be transported to any such model.
+            # Balanced, and no feasible model can be reached from X.
             return Descent(blocks, g, StopReason.UNSOLVED)
         magnitude = max(abs(objective), scale)
         if gain <= tol * magnitude and precision <= tol:
@@ -94,7 +95,7 @@ def descend(
 
 
 @dataclass(frozen=True, eq=False)
-class _Solved:
+class _BlockSolution:
     block: Array
     g: Array
     objective: float
@@ -110,7 +111,7 @@ def _solve_block(
     k: int,
     g: Array,
     allowed: float,
-) -> _Solved:
+) -> _BlockSolution:
     dual = block_dual(
         bound,
         stacked_block(problem, bound.order, blocks, k),
@@ -124,7 +125,7 @@ def _solve_block(
         return state.n_iter % CHECK_EVERY == 0 and dual.certificate(state.x).gap <= allowed
 
     if not in_domain(*dual.safe_value_and_gradient(g)):
-        g = dual.start()  # what was right for the last block is out of this one's domain
+        g = dual.start()  # the potential of the last block is outside the domain of this one
     minimise = lbfgs if keeps_history(math.prod(g.shape)) else gradient_descent
     found = minimise(
         dual.value_and_gradient,
@@ -136,7 +137,7 @@ def _solve_block(
     )
     certificate = dual.certificate(found.x)
     others = sum(problem.block_entropy(blocks, j) for j in range(len(blocks)) if j != k)
-    return _Solved(
+    return _BlockSolution(
         certificate.factor,
         found.x,
         certificate.upper + others,
@@ -146,7 +147,7 @@ def _solve_block(
 
 
 def in_domain(value: Array, gradient: Array) -> bool:
-    """Whether a dual value and its gradient are small enough to begin with."""
+    """Whether a dual value and its gradient are far enough from overflow to start from."""
     xp = array_namespace(gradient)
     size = float(xp.abs(value)) + float(xp.max(xp.abs(gradient)))
     return size < 0.1 * math.sqrt(float(xp.finfo(gradient.dtype).max))
@@ -155,7 +156,7 @@ def in_domain(value: Array, gradient: Array) -> bool:
 def stacked_block(
     problem: FactorisationProblem, order: tuple[int, ...], blocks: Sequence[Array], k: int
 ) -> Block:
-    """One block of the model, its tensor in the order of a bound loss."""
+    """The model as a function of one block, with the modes in the order of a bound loss."""
     block = problem.model.block(blocks, k)
     xp = array_namespace(*blocks)
     inverse = tuple(sorted(range(len(order)), key=lambda j: order[j]))

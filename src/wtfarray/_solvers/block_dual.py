@@ -1,4 +1,4 @@
-"""The convex dual of one block of a factorisation: value, gradient, primal point, certificate."""
+"""The convex dual of one block: value, gradient, primal point and certificate."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from wtfarray._transport.problem import TransportProblem
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """
-    What a dual point proves of a block.
+    Bounds on the objective of a block that a dual point proves.
 
-    The smallest objective of the block lies between ``lower`` and ``upper``; ``factor`` has an
-    objective of at most ``upper``.
+    The minimum of the objective over the block lies between ``lower`` and ``upper``. The objective
+    of ``factor`` is at most ``upper``.
     """
 
     factor: Array
@@ -56,7 +56,7 @@ class BlockDual:
     """
     ``min_g Phi*(X, u(g)) + rho E*_S(-Xi(u(g)) / rho)``, the dual of one block (Prop. 2 and 3).
 
-    ``g`` is any real array of the shape of `start`; minus the minimum is the smallest objective
+    ``g`` is any real array of the shape of `start`. The minimum is minus the minimum of
     ``Phi(X, S[.. A ..]) + rho E(A)`` over the factors A in the constraint set.
 
     Examples
@@ -80,10 +80,10 @@ class BlockDual:
     scales_samples: bool
     """Whether each row of the block carries the mass of one sample."""
     weights: Array | None = None
-    """Of the samples in the sum of their losses, (N,); ones when absent."""
+    """Weights of the samples in the loss, (N,); None for ones."""
 
     def start(self) -> Array:
-        """Zeros, (N, m_1, ..., m_t): where to begin when nothing is known."""
+        """Zeros, (N, m_1, ..., m_t): a default initial point."""
         return array_namespace(self.bound.data).zeros_like(self.bound.data)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
@@ -91,7 +91,7 @@ class BlockDual:
         return self._value_and_gradient(g, *self.bound.conjugate(g))
 
     def safe_value_and_gradient(self, g: Array) -> tuple[Array, Array]:
-        """The same for every g, slower."""
+        """The same without underflow, slower."""
         return self._value_and_gradient(g, *self.bound.safe_conjugate(g))
 
     def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
@@ -115,7 +115,7 @@ class BlockDual:
         u, slope, outside, scale = g, None, None, 1.0
         if not math.isinf(lam):
             u, slope, outside = shrinkage(g, lam, self.rho, xp)
-            scale = -lam  # left to the adjoint, which is smaller
+            scale = -lam  # applied after the adjoint, to a smaller array
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
@@ -125,20 +125,20 @@ class BlockDual:
         return value * self.rho, factor, slope
 
     def model(self, factor: Array) -> Array:
-        """The model tensor as a stack, (N, m_1, ..., m_t)."""
+        """The model tensor, stacked, (N, m_1, ..., m_t)."""
         xp = array_namespace(factor)
         return xp.reshape(self.block.forward(factor), tuple(self.bound.data.shape))
 
     def factor(self, g: Array) -> Array:
-        """``A(g)``, the factor or core that belongs to g."""
+        """``A(g)``, the primal factor or core for the dual point g."""
         return self._entropy_part(g)[1]
 
     def certificate(self, g: Array) -> Certificate:
         """
-        Bounds on the block's smallest objective, and a factor that attains the upper one.
+        Bounds on the minimum over the block, and a factor whose objective is at most the upper one.
 
-        ``E(A) + E*(-Xi/rho) = <A, -Xi/rho>`` at ``A = A(g)``, so that the duality gap is that of
-        the loss alone.
+        ``E(A) + E*(-Xi/rho) = <A, -Xi/rho>`` at ``A = A(g)``, so the duality gap is that of the
+        loss alone.
         """
         xp = array_namespace(g)
         values, marginal = self.bound.safe_conjugate(g)
@@ -152,7 +152,7 @@ class BlockDual:
             extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
             factor, model = feasible, self.model(feasible)
         lower = -float(xp.sum(self._weighted(values)) + entropy)
-        if lower == -math.inf:  # g is out of the domain, and proves nothing
+        if lower == -math.inf:  # g is outside the domain of the dual
             return Certificate(factor, lower, math.inf, math.inf)
         gap = float(xp.sum(self._weighted(self.bound.gap(g, marginal, model)))) + extra
         return Certificate(factor, lower, lower + gap, gap)
@@ -170,29 +170,29 @@ def cp_dual(
     weights: Array | None = None,
 ) -> BlockDual:
     """
-    Dual of one factor of a CP model, or of its weights; with two factors, of a matrix model.
+    Dual of one factor of a CP model, or of its weights; two factors are a matrix model.
 
     Parameters
     ----------
     X : array (n_0, ..., n_{d-1})
         Non-negative data.
     factors : sequence of arrays (n_k, r)
-        All factors; of the one that is sought only the shape matters.
+        All factors. Of the unknown one, only the shape is used.
     block : int or "weights"
-        Which factor is sought, or the weights of the components.
+        The unknown block: the index of a factor, or the weights of the components.
     loss : Loss
         `Wasserstein`, `Frobenius` or `KullbackLeibler`.
     rho : float
-        The weight of the entropy.
+        Weight of the entropy.
     constraint : {None, "rows", "columns", "all"}
         What sums to one in the block.
     weights : array (r,), optional
-        The weights of the components while a factor is sought.
+        The weights of the components if the unknown block is a factor.
 
     Returns
     -------
     BlockDual
-        To be minimised, e.g. by `lbfgs`.
+        A smooth function to minimise, for example by `lbfgs`.
 
     Examples
     --------
@@ -234,20 +234,20 @@ def tucker_dual(
     core : array (r_0, ..., r_{d-1})
         The core.
     factors : sequence of arrays (n_k, r_k)
-        All factors; of the block that is sought only the shape matters.
+        All factors. Of the unknown block, only the shape is used.
     block : int or "core"
-        Which factor is sought, or the core.
+        The unknown block: the index of a factor, or the core.
     loss : Loss
         `Wasserstein`, `Frobenius` or `KullbackLeibler`.
     rho : float
-        The weight of the entropy.
+        Weight of the entropy.
     constraint : {None, "rows", "columns", "all"}
         What sums to one in the block; None or "all" for the core.
 
     Returns
     -------
     BlockDual
-        To be minimised, e.g. by `lbfgs`.
+        A smooth function to minimise, for example by `lbfgs`.
 
     Examples
     --------
@@ -273,7 +273,7 @@ def tucker_dual(
 def _bind(
     loss: ConjugateLoss, X: Array, factors: Sequence[Array]
 ) -> tuple[BoundLoss, tuple[int, ...], tuple[Array, ...]]:
-    """Tie the loss to the data and bring the factors into the order of its stack."""
+    """Bind the loss to the data and permute the factors to the order of its stack."""
     instance_of("loss", loss, ConjugateLoss, "Wasserstein, Frobenius or KullbackLeibler")
     common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     bound = loss.bind(X)
@@ -289,7 +289,7 @@ def _bind(
 
 
 def _block_data(name: str, block: Array, bound: BoundLoss) -> Array:
-    """Refuse a block that is no non-negative array of the data's library and dtype."""
+    """Refuse a block that is not a non-negative array with the library and dtype of the data."""
     common_namespace(X=bound.data, **{name: block})
     same_dtype(name, block, "X", bound.data)
     return as_data(name, block, array_namespace(block))
@@ -297,7 +297,7 @@ def _block_data(name: str, block: Array, bound: BoundLoss) -> Array:
 
 def _factor_index(block: object, modes: int, other: str) -> int:
     if isinstance(block, str):
-        msg = f"block is {block!r}: expected the number of a factor, or {other!r}"
+        msg = f"block is {block!r}: expected the index of a factor, or {other!r}"
         raise ValueError(msg)  # noqa: TRY004
     return axis_index("block", block, modes)
 
@@ -311,7 +311,7 @@ def block_dual(
     scales_samples: bool,
     weights: Array | None = None,
 ) -> BlockDual:
-    """Put a dual together, and refuse constraints under which a balanced loss is infinite."""
+    """The dual of a block; refuses constraints under which a balanced loss is infinite."""
     check_constraint("constraint", constraint, len(block.shape))
     samples = bound.data.shape[0]
     scales_samples = scales_samples and block.shape[0] == samples
@@ -322,8 +322,8 @@ def block_dual(
     if constraint is None:
         if not (scales_samples or samples == 1):
             msg = (
-                "constraint is None for a block that cannot give each sample its mass: expected a "
-                "constraint that keeps the mass, or a loss with finite lam"
+                "constraint is None for a block that cannot set the mass of each sample: expected "
+                "a constraint that fixes the mass, or a loss with finite lam"
             )
             raise ValueError(msg)
         return dual
@@ -337,7 +337,7 @@ def _check_mass(dual: BlockDual) -> None:
     xp = array_namespace(data)
     rng = np.random.default_rng(0)
     mass = per_sample(data)
-    for _ in range(2):  # the mass must not depend on which feasible block it is
+    for _ in range(2):  # all feasible blocks must have the same mass
         noise = xp.asarray(
             rng.normal(size=dual.block.shape), dtype=data.dtype, device=device_of(data)
         )

@@ -1,9 +1,10 @@
 """
 The joint solver: L-BFGS over all blocks at once on the value function of the inner problems.
 
-The value is known up to the error of the inner solution. Two rules keep the line search honest: a
-rejected trial puts the inner problems back to where the base point left them, and a base value from
-an unconverged inner problem is never compared with: it is a lower bound that no step can beat.
+The value is known up to the error of the inner solution. The line search therefore follows two
+rules. A rejected trial restores the potentials of the base point. A base value from an inner
+problem that has not converged is not compared with: it is a lower bound, below which no step may be
+found.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from wtfarray._solvers.stop_reason import StopReason
 
 @dataclass(frozen=True)
 class EnvelopeSettings:
-    """How the joint solver goes about its steps."""
+    """Constants of the joint solver."""
 
     memory: int = 20
-    """Curvature pairs of L-BFGS."""
+    """Number of curvature pairs of L-BFGS."""
     trials: int = 10
-    """Steps that a line search tries."""
+    """Largest number of trial steps of a line search."""
     inner_error: float = 0.03
-    """Of the inner problems, as a share of the decrease that is expected."""
+    """Tolerance of the inner problems, as a fraction of the expected decrease."""
     negligible: float = 1e-3
-    """Where a step promises less than this share of the objective, there is little left to gain."""
+    """A predicted decrease below this fraction of the objective counts as negligible."""
     small_steps: int = 3
-    """In a row; then the solver has converged."""
+    """Converged after this number of consecutive steps with a decrease below the tolerance."""
     failures: int = 3
-    """Of the line search in a row, after which the solver gives up."""
+    """Stop after this number of consecutive failures of the line search."""
     level_tol: float = 1e-3
-    """Tolerance at larger smoothings, which only have to bring the blocks near."""
+    """Tolerance at larger smoothing, which only provides initial blocks."""
     level_iterations: int = 40
-    """Iterations at a larger smoothing at most."""
+    """Largest number of iterations at each larger smoothing."""
 
 
 SETTINGS = EnvelopeSettings()
@@ -50,32 +51,33 @@ SETTINGS = EnvelopeSettings()
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Where the joint solver stands; all that a later call needs to go on."""
+    """The state of the joint solver, from which it can be resumed."""
 
     level: int
-    """Which of the smoothing levels."""
+    """Index of the smoothing level."""
     n_iter: int
     """Iterations at this level."""
     current: Evaluation
     decrease: float
-    """Of the last step; sets how well the inner problems are solved."""
+    """Decrease of the last step, which sets the tolerance of the inner problems."""
     tightness: float
+    """Factor on the tolerance of the inner problems, at most 1; smaller after failures."""
     small_steps: int
     failures: int
 
 
 @dataclass(frozen=True, eq=False)
 class Minimised:
-    """What the joint solver found."""
+    """The result of the joint solver."""
 
     x: Array
     reason: StopReason
     accepted: int
-    """Steps that were accepted, at all levels."""
+    """Number of accepted steps, at all levels."""
     n_iter: int
     """Iterations at the last level, up to its last accepted step."""
     pairs: CurvaturePairs
-    """The curvature there."""
+    """The curvature pairs at the last point."""
 
 
 def minimise(
@@ -90,12 +92,12 @@ def minimise(
     curvature: dict[str, NDArray[np.float64]] | None = None,
 ) -> Minimised:
     """
-    Minimise the joint objective, from the coarsest smoothing to the finest.
+    Minimise the joint objective, from the largest smoothing to the smallest.
 
-    ``report`` sees every accepted step and ends the solve by returning True; what it saw is what
-    ``resume`` takes to go on from there. ``curvature`` is what `CurvaturePairs.export` gave of a
-    similar problem. The result says STUCK if no step leads down, and UNSOLVED if none was found
-    because the inner problems were not solved well enough.
+    ``report`` is called after every accepted step and ends the solve by returning True. ``resume``
+    is a pair of its arguments, to continue from that step. ``curvature`` holds the pairs of a
+    similar problem, from `CurvaturePairs.export`. The reason is STUCK if no step decreases the
+    objective, and UNSOLVED if none was found because the inner problems did not converge.
     """
     scale = objective.problem.scale
     reason, accepted = StopReason.ITERATIONS, 0
@@ -115,7 +117,7 @@ def minimise(
                     pairs.restore(curvature)
             if near:
                 pairs.renew(first.point)
-            # Slopes at a new level say little: expect what is left to gain to be small.
+            # The slope at a new level predicts the decrease poorly: assume a small one.
             expected = 5e-3 * abs(first.point.value) if near else math.inf
             progress = Progress(number, 0, first, expected, 1.0, 0, 0)
         goal, limit = (tol, max_iter)
@@ -140,16 +142,16 @@ def minimise(
 def _advance(
     objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float, *, last: bool
 ) -> Progress | StopReason:
-    """One iteration, or why there is none."""
+    """One iteration, or the reason to stop."""
     slow = progress.small_steps >= SETTINGS.small_steps
     moved = StopReason.TOLERANCE if slow else _step(objective, pairs, progress, goal)
     if isinstance(moved, StopReason) and last:
-        return _raise(objective, pairs, progress, goal) or moved
+        return _raise_small_entries(objective, pairs, progress, goal) or moved
     return moved
 
 
 def evaluate_until_solved(objective: JointObjective, x: Array, tolerance: float) -> Evaluation:
-    """Evaluate until the inner problems are solved; each call goes on where the last one ended."""
+    """Evaluate until the inner problems converge; each call continues from the last potential."""
     for _ in range(20):
         first = objective.evaluate(x, tolerance)
         if first.converged:
@@ -158,7 +160,7 @@ def evaluate_until_solved(objective: JointObjective, x: Array, tolerance: float)
 
 
 def new_pairs(point: Point) -> CurvaturePairs:
-    """An empty memory of curvature."""
+    """An empty set of curvature pairs."""
     xp = array_namespace(point.x)
     return CurvaturePairs(point, SETTINGS.memory, float(xp.finfo(point.x.dtype).eps), xp)
 
@@ -166,8 +168,10 @@ def new_pairs(point: Point) -> CurvaturePairs:
 def _step(
     objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float
 ) -> Progress | StopReason:
-    """One iteration; STUCK or UNSOLVED when nothing more can be gained."""
+    """One iteration; STUCK or UNSOLVED if no step decreases the objective."""
     base = progress.current
+    if not base.point.finite:
+        return StopReason.NOT_FINITE
     direction, slope = pairs.direction(base.point)
     if not slope < 0:
         pairs.clear()
@@ -178,8 +182,8 @@ def _step(
     if found.accepted is None:
         objective.restore(found.states)
         if progress.failures == SETTINGS.failures:
-            slight = -slope <= smallest_drop(objective, base, SETTINGS.negligible)
-            return StopReason.STUCK if found.sound or slight else StopReason.UNSOLVED
+            negligible = -slope <= smallest_drop(objective, base, SETTINGS.negligible)
+            return StopReason.STUCK if found.reliable or negligible else StopReason.UNSOLVED
         pairs.clear()
         return replace(
             progress,
@@ -207,10 +211,10 @@ def _step(
     )
 
 
-def _raise(
+def _raise_small_entries(
     objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float
 ) -> Progress | None:
-    """Raise entries that are stuck next to 0; None if that would not pay."""
+    """Raise entries that are stuck near 0; None if that does not decrease the objective."""
     base = progress.current
     worthwhile = smallest_drop(objective, base, goal)
     raised, gain = objective.raised(base.point)
@@ -229,22 +233,22 @@ def _raise(
 
 
 def smallest_drop(objective: JointObjective, base: Evaluation, goal: float) -> float:
-    """A smaller one does not count as progress."""
+    """The smallest decrease that counts as progress."""
     return goal * max(abs(base.point.value), objective.problem.scale)
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """What a line search came to."""
+class _SearchResult:
+    """The result of a line search."""
 
     base: Evaluation
-    """The base point, perhaps evaluated again more tightly."""
+    """The base point, possibly evaluated again to a smaller tolerance."""
     accepted: Evaluation | None
     tightness: float
     states: list[Array]
-    """Where the inner problems of the base stand."""
-    sound: bool = True
-    """Whether the values by which the shortest step was refused are to be trusted."""
+    """The states of the inner problems at the base point."""
+    reliable: bool = True
+    """Whether the inner problems had converged when the last trial was rejected."""
 
 
 def _search(
@@ -253,8 +257,8 @@ def _search(
     progress: Progress,
     direction: Array,
     slope: float,
-) -> _Found:
-    """Backtrack from the full step; the error of the values counts as noise."""
+) -> _SearchResult:
+    """Backtrack from the full step, treating the error of the values as noise."""
     base, tightness = progress.current, progress.tightness
     states = objective.states()
     xp = array_namespace(direction)
@@ -272,14 +276,14 @@ def _search(
         if finite and new.converged:
             noise = base.error + new.error + rounding
             if rise <= 1e-4 * t * slope:
-                return _Found(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states)
             if rise <= noise and new.point.slope <= 0.5 * abs(slope):
-                return _Found(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states)
         elif trial < 3 or not finite:
-            t *= 0.3  # the inner problem is too far away: the step was too long
+            t *= 0.3  # the inner problems did not converge: the step was too long
             continue
         if trial in (1, 4) and base.error > 10.0 * rounding:
-            # The base value may be off: sharpen it before it rejects another step.
+            # The base value may be inaccurate: evaluate it again before it rejects more steps.
             tightness *= 0.3
             objective.restore(states)
             base = objective.evaluate(base.point.x, 0.3 * min(base.error, allowed), direction)
@@ -288,10 +292,10 @@ def _search(
             slope = base.point.slope
             rise = new.point.value - base.point.value
             if new.converged and rise <= 1e-4 * t * slope:
-                return _Found(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states)
             if slope >= 0:
                 break
         curvature = rise - slope * t
         best = -slope * t * t / (2.0 * curvature) if curvature > 0 else 0.5 * t
         t = min(max(best, 0.1 * t), 0.5 * t)
-    return _Found(base, None, tightness, states, base.converged and new.converged)
+    return _SearchResult(base, None, tightness, states, base.converged and new.converged)

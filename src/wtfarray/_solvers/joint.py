@@ -1,25 +1,33 @@
-"""The default solver of a fit: L-BFGS over all blocks at once, then prox-linear steps at kinks."""
+"""
+The default solver of a fit, "envelope".
+
+L-BFGS over all blocks at once, then prox-linear steps where the loss has kinks. A small fit that
+has converged is perturbed once, in case it is at a saddle point.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import tries_to_escape
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress, minimise
+from wtfarray._solvers.escape import escaped
 from wtfarray._solvers.objective import Evaluation, JointObjective
 from wtfarray._solvers.prox_linear import alternate, prox_linear_term
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.inner_solver import has_distant_bins
 
 ROUGH_TOL = 1e-3
-"""Where the loss has kinks, the tolerance of L-BFGS, which prox-linear steps follow."""
+"""Tolerance of L-BFGS if the loss has kinks, where prox-linear steps follow."""
 
 Resumable = tuple[Progress, CurvaturePairs]
-"""What it takes to go on from a step of L-BFGS."""
+"""The state from which L-BFGS can be resumed."""
 
 
 def solve_jointly(
@@ -34,11 +42,53 @@ def solve_jointly(
     curvature: dict[str, NDArray[np.float64]] | None = None,
 ) -> tuple[Array, StopReason]:
     """
-    Minimise the joint objective from x; returns the last point and why it is the last.
+    Minimise the joint objective from x; returns the last point and the reason to stop.
 
-    ``report`` sees every step, its level of smoothing and what it takes to resume from it, None for
-    prox-linear steps, which are taken again. It ends the solve by returning True.
+    ``report`` is called after every step with the evaluation, the smoothing level, and the state to
+    resume from, which is None for prox-linear steps: these are repeated after a resumption. It ends
+    the solve by returning True.
     """
+    x, reason = _descend(
+        objective,
+        x,
+        levels,
+        tol=tol,
+        max_iter=max_iter,
+        report=report,
+        resume=resume,
+        curvature=curvature,
+    )
+    problem = objective.problem
+    if not reason.is_optimal or not tries_to_escape(math.prod(problem.shape), len(problem.free)):
+        return x, reason
+    lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))
+    if lower is None:
+        return x, reason
+    x, reason = lower
+    if reason.by_caller:
+        return x, reason
+    return _descend(
+        objective,
+        x,
+        (1.0,),
+        tol=tol,
+        max_iter=max_iter,
+        report=lambda current, level, _: report(current, level, None),
+    )
+
+
+def _descend(
+    objective: JointObjective,
+    x: Array,
+    levels: tuple[float, ...],
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Evaluation, float, Resumable | None], bool],
+    resume: Resumable | None = None,
+    curvature: dict[str, NDArray[np.float64]] | None = None,
+) -> tuple[Array, StopReason]:
+    """L-BFGS, and prox-linear steps after it where these are needed."""
     term = prox_linear_term(objective.problem)
     has_kinks = term is not None and has_distant_bins(term.problem)
     found = minimise(

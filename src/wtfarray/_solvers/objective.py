@@ -1,4 +1,4 @@
-"""The whole problem of a factorisation: a model, its losses, its entropies and constraints."""
+"""The objective of a factorisation: a model, its losses, entropies and constraints."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from wtfarray._optimize.objective import Point
 from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
 
 CERTIFICATE_ITERATIONS = 500
-"""Iterations of the inner problem for a certificate."""
+"""Largest number of iterations of the inner problems for a certificate."""
 ROUGH_ITERATIONS = 200
-"""Those after which the size of the objective is known well enough to say what gap is small."""
+"""Iterations after which the objective is known well enough to set a tolerance on the gap."""
 STUCK_SHARE = 1e-3
-"""Entries below this share of the mean of their group may be stuck next to 0."""
+"""Entries below this fraction of the mean of their group may be stuck near 0."""
 RAISED_SHARE = 1e-2
-"""Such entries are raised to this share of the mean at most."""
+"""Such entries are raised to at most this fraction of the mean."""
 
 
 @dataclass(frozen=True, eq=False)
 class FactorisationProblem:
     """
-    ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the blocks that are free.
+    ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the free blocks.
 
-    Blocks are the factors in the order of the modes, then the core or the weights.
+    The blocks are the factors in the order of the modes, then the core or the weights.
     """
 
     model: Model
     terms: list[Term]
     rho: tuple[float | Array, ...]
-    """A number a block, or an array that broadcasts against it."""
+    """For each block a number, or an array that broadcasts against the block."""
     constraints: tuple[Constraint, ...]
     free: tuple[int, ...]
     shape: tuple[int, ...]
-    """Of the data."""
+    """The shape of the data."""
     references: tuple[Array | None, ...] | None = None
     """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
 
@@ -51,7 +51,7 @@ class FactorisationProblem:
         return array_namespace(tensor).reshape(tensor, self.shape)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
-        """The adjoint of every block at a dual variable of the shape of the data."""
+        """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
         rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
         return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
 
@@ -71,23 +71,23 @@ class FactorisationProblem:
 
     @property
     def scale(self) -> float:
-        """An error of the objective that does not matter: eps times the mass."""
+        """A negligible error of the objective: eps times the mass."""
         return sum(term.scale for term in self.terms)
 
     @property
     def evaluations(self) -> int:
-        """How often the inner problems were evaluated."""
+        """Number of evaluations of the inner problems."""
         return sum(term.evaluations for term in self.terms)
 
     def set_level(self, level: float) -> None:
-        """Go on with ``level`` times the smoothing."""
+        """Set the smoothing to ``level`` times eps."""
         for term in self.terms:
             term.set_level(level)
 
     def certify(
         self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS
     ) -> TermValue:
-        """The objective of some blocks, its gap at most ``share`` of it if that can be had."""
+        """The objective with a gap of at most the fraction ``share`` of it, if possible."""
         model = self.tensor(blocks)
         entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
         few = min(ROUGH_ITERATIONS, iterations)
@@ -103,18 +103,18 @@ class FactorisationProblem:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The objective at one point of the spheres."""
+    """The objective at one point, in the variables of the spheres."""
 
     point: Point
     error: float
-    """Of the value, by estimate."""
+    """Estimated error of the value."""
     gap: float
     converged: bool
-    """Whether the inner problems were solved as asked for."""
+    """Whether the inner problems converged to the requested tolerance."""
 
 
 class JointObjective:
-    """The objective as a function of one vector: the free blocks on their spheres."""
+    """The objective as a function of one vector, the free blocks in sphere variables."""
 
     def __init__(
         self, problem: FactorisationProblem, blocks: Sequence[Array], max_inner: int = 60
@@ -126,16 +126,16 @@ class JointObjective:
         self._shapes = [tuple(blocks[k].shape) for k in problem.free]
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
-        """Of the blocks that are not free, a part of every value."""
+        """Entropy of the fixed blocks, included in every value."""
 
     def pack(self, blocks: Sequence[Array]) -> Array:
-        """The vector that stands for some blocks."""
+        """The vector that represents the free blocks."""
         xp = array_namespace(*blocks)
         parts = [xp.reshape(to_sphere(blocks[k]), (-1,)) for k in self.problem.free]
         return xp.concat(parts)
 
     def blocks(self, x: Array) -> list[Array]:
-        """The blocks that a vector stands for, those that are fixed among them."""
+        """All blocks, the free ones from a vector."""
         blocks = list(self._blocks)
         for k, p in zip(self.problem.free, self._split(x), strict=True):
             blocks[k] = from_sphere(p, self.problem.constraints[k])
@@ -151,7 +151,7 @@ class JointObjective:
         return parts
 
     def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
-        """The value, its error estimated below ``tolerance`` if possible, and the gradient."""
+        """The value, with an estimated error below ``tolerance`` if possible, and the gradient."""
         xp = array_namespace(x)
         problem = self.problem
         self.evaluations += 1
@@ -166,7 +166,7 @@ class JointObjective:
         parts, entropies = [], []
         for k, p in zip(problem.free, self._split(x), strict=True):
             entropy, entropy_gradient = problem.entropy(blocks, k)
-            # The envelope theorem: at the inner solution u is the gradient in the model tensor.
+            # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
             gradient = adjoints[k] + entropy_gradient
             pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
             parts.append(xp.reshape(pulled, (-1,)))
@@ -188,11 +188,11 @@ class JointObjective:
 
     def raised(self, point: Point) -> tuple[Array, float]:
         """
-        The point with entries raised that are stuck next to 0, and what that may gain.
+        The point with entries raised that are stuck near 0, and the predicted decrease.
 
-        The gradient in p vanishes with p: an entry that has come too close to 0 can hardly leave it
-        although the objective falls that way. It goes to where its own entropy balances the slope
-        of the rest, but not far from 0.
+        The gradient in p vanishes with p. An entry very close to 0 therefore hardly moves, even if
+        the objective decreases in that direction. It is raised to the value at which its entropy
+        balances the remaining gradient, within a bound.
         """
         xp = array_namespace(point.x)
         parts, gain = [], 0.0
@@ -210,10 +210,10 @@ class JointObjective:
         return xp.concat(parts), gain
 
     def states(self) -> list[Array]:
-        """Where the inner problems stand."""
+        """The states of the inner problems."""
         return [term.state for term in self.problem.terms]
 
     def restore(self, states: Sequence[Array]) -> None:
-        """Return the inner problems to where they stood."""
+        """Restore the states of the inner problems."""
         for term, state in zip(self.problem.terms, states, strict=True):
             term.state = state

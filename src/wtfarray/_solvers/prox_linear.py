@@ -1,11 +1,11 @@
 """
-Prox-linear steps: the model is linearised in all blocks at once, and the loss is not.
+Prox-linear steps: the model is linearised in all blocks at once, the loss is kept.
 
-Between bins that lie many eps apart the loss is nearly piecewise linear. Its minima are at kinks,
-where the gradient on one side says nothing of the other and a gradient method stalls. With a model
-that is linear in all blocks together the problem is convex, kinks included, and has a dual as the
-problem of one block has (the prox-linear method: Lewis and Wright 2016). The dual value also
-bounds what a step can gain, to first order.
+If the cost between neighbouring bins is many times eps, the loss is nearly piecewise linear. Its
+minima are at kinks, where the gradient on one side does not predict the other side and gradient
+methods stall. With the model linearised in all blocks jointly, the problem is convex, including the
+kinks, and has a dual like that of one block (the prox-linear method: Lewis and Wright 2016). The
+dual value also bounds the decrease of a step, to first order.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from wtfarray._transport.problem import TransportProblem
 
 @dataclass(frozen=True)
 class ProxLinearSettings:
-    """How prox-linear steps are taken."""
+    """Constants of the prox-linear method."""
 
     evaluations: int = 300
-    """Of the dual of one step at most: short of its minimum it is a bound all the same."""
+    """Largest number of evaluations of the dual of one step; any dual point gives a bound."""
     first_distance: float = 0.25
-    """Weight of the distance from the last point, in units of rho, once a step fails."""
+    """Weight of the proximal term after the first failed step, in units of rho."""
     distance_growth: float = 8.0
-    """By which that weight grows after a failure and shrinks after a success."""
+    """Factor by which the weight grows after a failure and shrinks after a success."""
     last_distance: float = 1e6
-    """The weight at which the method gives up."""
+    """The method stops if the weight exceeds this."""
     mass_ratio: float = 1000.0
-    """A step may change the mass of a sample by this factor: beyond, the linearisation is void."""
+    """Largest factor by which a step may change the mass of a sample."""
     small_steps: int = 3
-    """In a row; then the method is stuck."""
+    """Stop after this number of consecutive steps with a decrease below the tolerance."""
     rounds: int = 5
-    """Of prox-linear steps and steps of L-BFGS in turn."""
+    """Largest number of alternations between prox-linear steps and L-BFGS."""
     finest_tol: float = 1e-8
-    """The smallest tolerance: at a kink the objective is hardly known better."""
+    """Smallest tolerance: at a kink, the objective is hardly known more accurately."""
 
 
 SETTINGS = ProxLinearSettings()
@@ -63,14 +63,14 @@ class LinearisedDual:
     The dual of ``min Phi(X, Y(A)) + sum_k rho_k E(A_k) + tau_k KL(A_k|B_k)``.
 
     ``Y(A) = sum_k L_k A_k - (n - 1) Y`` is the model of n blocks, linearised at the blocks B whose
-    tensor is Y. Over g it is minus the minimum of ``Phi*(X, u(g)) + (n - 1) <u, Y> + sum_k (rho_k +
-    tau_k) E*((tau_k log B_k - Xi_k(u)) / (rho_k + tau_k)) - sum_k tau_k <B_k, 1>``. This is convex
-    in u; as u grows with g, no point but the minimum is stationary in g.
+    tensor is Y. The minimum is minus that over g of ``Phi*(X, u(g)) + (n - 1) <u, Y> + sum_k (rho_k
+    + tau_k) E*((tau_k log B_k - Xi_k(u)) / (rho_k + tau_k)) - sum_k tau_k <B_k, 1>``. This is
+    convex in u, and u is increasing in g, so the minimum is the only stationary point in g.
     """
 
     bound: TransportProblem
     maps: list[Block]
-    """L_k with its adjoint Xi_k, of the free blocks, their tensors stacked."""
+    """L_k with its adjoint Xi_k for each free block, with stacked model tensors."""
     centres: list[Array]
     """B_k."""
     model: Array
@@ -78,7 +78,7 @@ class LinearisedDual:
     problem: FactorisationProblem
     weights: Array | None
     distance: float
-    """tau in units of rho."""
+    """The weight tau of the proximal term, in units of rho."""
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class LinearisedDual:
         blocks: Sequence[Array],
         distance: float,
     ) -> LinearisedDual:
-        """Linearise the model at some blocks."""
+        """Linearise the model at ``blocks``."""
         bound = term.problem
         maps = [stacked_block(problem, bound.order, blocks, k) for k in problem.free]
         model = stack(bound, problem.tensor(blocks))
@@ -96,11 +96,11 @@ class LinearisedDual:
         return cls(bound, maps, centres, model, problem, term.weights, distance)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
-        """What is minimised, (), and its gradient; NaN where fast kernel products underflow."""
+        """The dual objective, (), and its gradient; NaN where fast kernel products underflow."""
         return self._value_and_gradient(g, *self.bound.conjugate(g))
 
     def safe_value_and_gradient(self, g: Array) -> tuple[Array, Array]:
-        """The same for every g, slower."""
+        """The same without underflow, slower."""
         return self._value_and_gradient(g, *self.bound.safe_conjugate(g))
 
     def _value_and_gradient(self, g: Array, values: Array, marginal: Array) -> tuple[Array, Array]:
@@ -128,7 +128,7 @@ class LinearisedDual:
         return values * (self.weights if values.ndim == 1 else spread(self.weights, values))
 
     def _factors(self, u: Array) -> tuple[Array, list[Array]]:
-        """The part of the entropies and distances, (), and the blocks A(u)."""
+        """The entropies and proximal terms of the dual, (), and the blocks A(u)."""
         xp = array_namespace(u)
         least = float(xp.finfo(u.dtype).smallest_normal)
         total, factors = 0.0 * self.model[(0,) * u.ndim], []
@@ -147,12 +147,12 @@ class LinearisedDual:
         return total, factors
 
     def factors(self, g: Array) -> list[Array]:
-        """The free blocks that belong to g."""
+        """The primal free blocks for the dual point g."""
         u = dual_of_potential(g, self.bound.lam, array_namespace(g))
         return self._factors(self._weighted(u))[1]
 
     def solve(self, g: Array, tol: float) -> OptimizeResult | None:
-        """Minimise from g on; None if g is out of the domain."""
+        """Minimise from g; None if g is outside the domain."""
         fun = self.value_and_gradient
         first = fun(g)
         if not math.isfinite(float(first[0])):
@@ -169,27 +169,28 @@ class LinearisedDual:
             safe_fun=self.safe_value_and_gradient,
         )
 
-    def is_like(self, blocks: Sequence[Array]) -> bool:
-        """Whether the model of some blocks weighs what that at the centres does, within limits."""
+    def has_similar_mass(self, blocks: Sequence[Array]) -> bool:
+        """Whether each sample of the model has the mass it has at the centres, within a factor."""
         xp = array_namespace(self.model)
         model = stack(self.bound, self.problem.tensor(blocks))
         old, new = per_sample(self.model), per_sample(model)
-        like = (new >= old / SETTINGS.mass_ratio) & (new <= old * SETTINGS.mass_ratio) & (new > 0)
-        return bool(xp.all(like | (self.bound.mass == 0)))
+        ratio = SETTINGS.mass_ratio
+        similar = (new >= old / ratio) & (new <= old * ratio) & (new > 0)
+        return bool(xp.all(similar | (self.bound.mass == 0)))
 
 
 @dataclass(frozen=True, eq=False)
 class ProxLinearResult:
-    """Where prox-linear steps have led."""
+    """The result of prox-linear steps."""
 
     best: Evaluation
     reason: StopReason
     accepted: int
-    """Steps that were accepted."""
+    """Number of accepted steps."""
 
 
 def prox_linear_term(problem: FactorisationProblem) -> TransportTerm | None:
-    """The loss of a problem that is small and plain enough for prox-linear steps."""
+    """The term of the problem if prox-linear steps support it, else None."""
     plain = all(isinstance(rho, float) for rho in problem.rho) and problem.references is None
     small = follows_with_prox_linear(math.prod(problem.shape))
     if not plain or not small or len(problem.terms) > 1:
@@ -208,10 +209,10 @@ def prox_linear_steps(
     report: Callable[[Evaluation], bool],
 ) -> ProxLinearResult:
     """
-    Go on by prox-linear steps from where the joint solver has ended.
+    Continue with prox-linear steps from the last point of L-BFGS.
 
-    The result says STATIONARY if to first order no step can gain ``tol``, STUCK if none is found
-    that does, UNSOLVED if the inner problems were not solved.
+    The reason is STATIONARY if, to first order, no step can decrease the objective by ``tol``,
+    STUCK if no such step is found, and UNSOLVED if the inner problems did not converge.
     """
     inner_error = envelope.SETTINGS.inner_error
     base = evaluate_until_solved(objective, x, inner_error * tol * term.scale)
@@ -228,41 +229,41 @@ def prox_linear_steps(
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
         found = dual.solve(g, 0.01 * tol)
         if found is None:
-            distance = _longer(distance)
+            distance = _increased(distance)
             continue
-        promised = base.point.value + found.value - objective.fixed_entropy
+        predicted = base.point.value + found.value - objective.fixed_entropy
         term.count_evaluations(found.n_evaluations)
-        if promised <= least:
+        if predicted <= least:
             reason = StopReason.STATIONARY if distance == 0 else StopReason.STUCK
             return ProxLinearResult(base, reason, accepted)
         for k, factor in zip(objective.problem.free, dual.factors(found.x), strict=True):
-            blocks[k] = xp.maximum(factor, smallest)  # on the sphere 0 could never grow
+            blocks[k] = xp.maximum(factor, smallest)  # in sphere variables a zero remains zero
         states, gain = objective.states(), -math.inf
-        if dual.is_like(blocks):
+        if dual.has_similar_mass(blocks):
             term.start_from(found.x)
             new = objective.evaluate(objective.pack(blocks), inner_error * least)
             if new.converged and new.point.finite:
                 gain = base.point.value - new.point.value
-        if not gain >= 0.1 * promised:
+        if not gain >= 0.1 * predicted:
             objective.restore(states)
-            distance = _longer(distance)
+            distance = _increased(distance)
             continue
         base, g, accepted = new, found.x, accepted + 1
         small_steps = small_steps + 1 if gain < least else 0
-        if gain >= 0.7 * promised:
-            distance = _shorter(distance)
+        if gain >= 0.7 * predicted:
+            distance = _decreased(distance)
         if report(base):
             return ProxLinearResult(base, StopReason.CALLBACK, accepted)
     return ProxLinearResult(base, StopReason.ITERATIONS, accepted)
 
 
-def _longer(distance: float) -> float:
-    """The weight of the distance after a step that failed."""
+def _increased(distance: float) -> float:
+    """The weight of the proximal term after a failed step."""
     return max(SETTINGS.first_distance, SETTINGS.distance_growth * distance)
 
 
-def _shorter(distance: float) -> float:
-    """The weight of the distance after a step that did what it promised."""
+def _decreased(distance: float) -> float:
+    """The weight of the proximal term after a step with the predicted decrease."""
     if distance > SETTINGS.first_distance:
         return distance / SETTINGS.distance_growth
     return 0.0
@@ -277,7 +278,7 @@ def alternate(
     max_iter: int,
     report: Callable[[Evaluation], bool],
 ) -> tuple[Array, StopReason]:
-    """Prox-linear steps, and L-BFGS where these get stuck, until neither gains anything."""
+    """Alternate prox-linear steps and L-BFGS until neither decreases the objective."""
     xp = array_namespace(x)
     tol = max(tol, SETTINGS.finest_tol, 10.0 * float(xp.finfo(x.dtype).eps))
     left, reason = max_iter, StopReason.ITERATIONS

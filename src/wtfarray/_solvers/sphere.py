@@ -1,7 +1,8 @@
 """
-Blocks as points of spheres: ``A = p^2 / sum p^2`` in every group that sums to one, else ``p^2``.
+Sphere variables: ``A = p^2 / sum p^2`` in every group that sums to one, ``A = p^2`` elsewhere.
 
-Euclidean in p is the Fisher metric in A; non-negativity and the constraints need no more care.
+The Euclidean metric in p is the Fisher metric in A. Every p gives a feasible block, so p is
+unconstrained.
 """
 
 from array_api_compat import array_namespace
@@ -11,12 +12,12 @@ from wtfarray._models.entropy import Constraint, constrained_axes
 
 
 def to_sphere(block: Array) -> Array:
-    """A p that stands for a non-negative block."""
+    """The p that represents a non-negative block."""
     return array_namespace(block).sqrt(block)
 
 
 def from_sphere(p: Array, constraint: Constraint) -> Array:
-    """The block that p stands for."""
+    """The block that p represents."""
     xp = array_namespace(p)
     squares = p * p
     axes = constrained_axes(constraint, p.ndim)
@@ -24,7 +25,7 @@ def from_sphere(p: Array, constraint: Constraint) -> Array:
 
 
 def pull_back(p: Array, block: Array, gradient: Array, constraint: Constraint) -> Array:
-    """The gradient in p, from the gradient in the block that p stands for."""
+    """The gradient in p, from the gradient in the block."""
     xp = array_namespace(p)
     axes = constrained_axes(constraint, p.ndim)
     if axes is None:
@@ -34,11 +35,11 @@ def pull_back(p: Array, block: Array, gradient: Array, constraint: Constraint) -
 
 
 def push_forward(p: Array, pulled: Array, constraint: Constraint) -> tuple[Array, Array]:
-    """The block that p stands for, and its gradient along the constraint; undoes `pull_back`."""
+    """The block, and the gradient in it along the constraint: the inverse of `pull_back`."""
     xp = array_namespace(p)
     axes = constrained_axes(constraint, p.ndim)
-    some = p != 0
-    gradient = xp.where(some, 0.5 * pulled / xp.where(some, p, 1.0), 0.0)
+    nonzero = p != 0
+    gradient = xp.where(nonzero, 0.5 * pulled / xp.where(nonzero, p, 1.0), 0.0)
     if axes is not None:
         gradient = gradient * xp.sum(p * p, axis=axes, keepdims=True)
     return from_sphere(p, constraint), gradient

@@ -6,33 +6,34 @@ from enum import Enum
 
 
 class StopReason(Enum):
-    """Why a solver stopped; the value is the message, to be filled in by `message`."""
+    """Why a solver stopped; the value is the template of its message."""
 
     TOLERANCE = "the objective fell by less than tol = {tol:g} in {steps}"
     STATIONARY = "to first order no step can decrease the objective"
     STUCK = "no further decrease could be found"
     ITERATIONS = "stopped after max_iter = {max_iter}: increase it or loosen `tol`"
     UNSOLVED = "{subproblem} could not be solved: choose solver={alternative} or a larger eps"
+    NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
     CALLBACK = "stopped by the callback"
     INTERRUPTED = "interrupted: the best so far is returned"
 
     @property
     def is_optimal(self) -> bool:
-        """Whether there was nothing more to gain."""
+        """Whether the solver could not decrease the objective further."""
         return self in (StopReason.TOLERANCE, StopReason.STATIONARY, StopReason.STUCK)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether no decrease was found, perhaps for a kink of the objective."""
+        """Whether no decrease was found, possibly because of a kink of the objective."""
         return self in (StopReason.STUCK, StopReason.UNSOLVED)
 
     @property
     def by_caller(self) -> bool:
-        """Whether the caller wanted to stop."""
+        """Whether the callback or an interrupt ended the solve."""
         return self in (StopReason.CALLBACK, StopReason.INTERRUPTED)
 
     def message(self, solver: str, tol: float, max_iter: int) -> str:
-        """What to tell the user of ``solver``, "envelope" or "dual"."""
+        """The message for ``solver``, "envelope" or "dual"."""
         joint = solver == "envelope"
         return self.value.format(
             tol=tol,

@@ -1,4 +1,4 @@
-"""Anderson acceleration of many small fixed-point problems at once, one a sample."""
+"""Anderson acceleration of many small fixed-point problems at once, one per sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inner problem as one loop that JAX compiles: no number is read back while it runs."""
+"""The inner problem as one loop compiled by JAX, without transfers to the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from wtfarray._arrays.samples import inner, per_sample
+from wtfarray._arrays.samples import per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import xlogx
 from wtfarray._models.tensor import apply_to_mode
@@ -19,46 +19,46 @@ from wtfarray._transport.control_flow import ControlFlow, Result, State
 from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
-from wtfarray._transport.potential import dual_of_potential
+from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 from wtfarray._transport.sinkhorn import History, Target, sinkhorn_step
 
 MEMORY = 8
-"""Secants of each sample."""
+"""Number of secants per sample."""
 
 
 class CompiledControlFlow:
-    """Decisions on the device."""
+    """Branches and loops of JAX, decided on the device."""
 
     def decide(self, condition: Array) -> Array:
-        """Nothing is read here."""
+        """The condition itself, which stays on the device."""
         return condition
 
     def cond(
         self, condition: Any, if_true: Callable[[], Result], if_false: Callable[[], Result]
     ) -> Result:
-        """One of two results."""
+        """The result of one of two functions; a Python bool is decided while tracing."""
         if isinstance(condition, bool):
             return if_true() if condition else if_false()
         chosen: Result = lax.cond(condition, if_true, if_false)
         return chosen
 
     def while_loop(
-        self, goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+        self, cond_fun: Callable[[State], Array], step: Callable[[State], State], state: State
     ) -> State:
-        """Step while ``goes_on``."""
-        last: State = lax.while_loop(goes_on, step, state)
+        """Apply ``step`` while ``cond_fun`` holds."""
+        last: State = lax.while_loop(cond_fun, step, state)
         return last
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledKernel(GibbsKernel):
-    """A kernel that decides on the device when to use logarithms."""
+    """A kernel that decides on the device whether to compute in the log domain."""
 
     flow: ClassVar[ControlFlow] = CompiledControlFlow()
 
     known_range: float = 0.0
-    """Of potentials; under ``jit`` it could not be read off the costs."""
+    """The range of potentials, computed before tracing: under ``jit`` costs cannot be read."""
 
     def potential_range(self) -> float:
         """A bound on how much a potential varies."""
@@ -73,19 +73,20 @@ class CompiledKernel(GibbsKernel):
 
 
 def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
-    """Plain products with one scale per fibre; if digits were lost, log-sum-exps instead."""
+    """Plain products with one scale per fibre; log-sum-exps if these underflow."""
     mantissa, scale = from_logs(logs, axis)
     product = apply_to_mode(mantissa, matrix, axis)
-    lost = (product < smallest_sum(product.dtype, product.shape[axis], jnp)) & (scale > -math.inf)
+    threshold = smallest_sum(product.dtype, product.shape[axis], jnp)
+    underflows = (product < threshold) & (scale > -math.inf)
     return lax.cond(
-        jnp.any(lost),
-        lambda: _exact(logs, exponents, axis),
+        jnp.any(underflows),
+        lambda: _log_sum_exps(logs, exponents, axis),
         lambda: to_logs(product, scale),
     )
 
 
-def _exact(logs: Array, exponents: Array, axis: int) -> Array:
-    """Log-sum-exps, row after row of the cost: no temporary is larger than the stack."""
+def _log_sum_exps(logs: Array, exponents: Array, axis: int) -> Array:
+    """Log-sum-exps, one row of the cost at a time: no temporary is larger than the stack."""
     shape = (-1,) + (1,) * (logs.ndim - axis - 1)
     rows = lax.map(lambda row: logsumexp(logs + jnp.reshape(row, shape), axis, jnp), exponents)
     return jnp.moveaxis(rows, 0, axis)
@@ -101,7 +102,7 @@ def compiled_problem(
     *,
     all_finite: bool,
 ) -> TransportProblem:
-    """`TransportProblem.of`, for the log domain alone, in which nothing underflows."""
+    """As `TransportProblem.of`, for evaluation in the log domain only."""
     matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)
     constant = per_sample(xlogx(data, jnp) - data) * (-eps)
     kernel = CompiledKernel(costs, eps, matrices, all_finite, known_range)
@@ -109,27 +110,28 @@ def compiled_problem(
 
 
 class Carry(NamedTuple):
-    """What one iteration hands to the next."""
+    """State of the loop."""
 
     ahead: Array
-    """Where the next evaluation will be."""
+    """The potential at which the next iteration evaluates the marginal."""
     last: tuple[Array, Array]
     size: Array
     pairs: tuple[list[Array], list[Array], Array, Array]
-    """Of `Secants`."""
+    """The moves, changes, valid flags and Gram matrices of `Secants`."""
     n: Array
     values: Array
-    """Lower bounds of the loss at the point whose gap was last computed, (N,)."""
+    """Lower bounds of the loss at the last iterate whose gap was computed, (N,)."""
     gap: Array
     limit: Array
+    """The largest gap allowed."""
     check: Array
-    """Compute the gap again when its estimate is below this."""
+    """The gap is computed again once its estimate is below this."""
 
 
 def solve_compiled(
     problem: TransportProblem, g: Array, Y: Array, tol: Array, max_iter: Array
 ) -> tuple[Array, Array]:
-    """Iterate until the gap is at most ``tol`` times the value; g and the values, (N,)."""
+    """Iterate until the relative gap is at most ``tol``; returns g and the values, (N,)."""
     live = (Y > 0) & problem.reachable
     target = Target(Y, jnp.log(jnp.where(live, Y, 1.0)), live)
     memory = max(1, min(MEMORY, math.prod(g.shape[1:]) // 2))
@@ -144,11 +146,11 @@ def solve_compiled(
         history = History(secants, carry.last, carry.size, evaluated=carry.n > 0)
         point, ahead = sinkhorn_step(problem, target, carry.ahead, history, marginal_of)
         n, estimate = carry.n + 1, jnp.sum(point.gap_bound(factor))
-        look = (estimate <= jnp.minimum(carry.limit, carry.check)) | (n % CHECK_EVERY == 0)
-        look = look | (n == max_iter)
+        due = (estimate <= jnp.minimum(carry.limit, carry.check)) | (n % CHECK_EVERY == 0)
+        due = due | (n == max_iter)
         values, gap, limit = lax.cond(
-            look,
-            lambda: _measured(problem, point, Y, tol),
+            due,
+            lambda: _gap_at(problem, point, Y, tol),
             lambda: (carry.values, carry.gap, carry.limit),
         )
         later = estimate * jnp.where(gap < math.inf, jnp.minimum(0.5, (limit / gap) ** 2), 0.1)
@@ -163,34 +165,35 @@ def solve_compiled(
             values=values,
             gap=gap,
             limit=limit,
-            check=jnp.where(look, later, carry.check),
+            check=jnp.where(due, later, carry.check),
         )
 
     def unfinished(carry: Carry) -> Array:
         return (carry.n == 0) | ((carry.gap > carry.limit) & (carry.n < max_iter))
 
-    carry = lax.while_loop(unfinished, advance, _first(problem, g, memory))
+    carry = lax.while_loop(unfinished, advance, _initial(problem, g, memory))
     return carry.last[0], carry.values
 
 
-def _measured(
+def _gap_at(
     problem: TransportProblem, point: Iterate, Y: Array, tol: Array
 ) -> tuple[Array, Array, Array]:
     """
-    Values, (N,), gap and the largest gap allowed at a point.
+    Values, (N,), gap and the largest gap allowed at an iterate.
 
-    As `TransportProblem.bounds`, from what the point has already: a shift of g by c adds c <X, 1>.
+    As `TransportProblem.bounds`, but reuses the marginal of the iterate: a shift of g by c adds
+    ``c <X, 1>`` to the conjugate.
     """
-    u = dual_of_potential(point.g, problem.lam, jnp)
-    values = inner(u, Y) - problem.value(point.marginal) - problem.mass * point.shift
+    values = dual_product(point.g, Y, problem.lam, problem.kernel.flow)
+    values = values - problem.value(point.marginal) - problem.mass * point.shift
     allowed = jnp.where((Y > 0) | ~problem.reachable, point.g, -math.inf)
     gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
     floor = jnp.sum(problem.mass) * problem.kernel.eps
     return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
 
 
-def _first(problem: TransportProblem, g: Array, memory: int) -> Carry:
-    """Nothing is known: infinite limits have the gap of the first point computed."""
+def _initial(problem: TransportProblem, g: Array, memory: int) -> Carry:
+    """The state before the first iteration; with infinite limits its gap is computed."""
     none, never = jnp.zeros_like(g), jnp.asarray(math.inf, dtype=g.dtype)
     numbers, count = jnp.zeros_like(problem.mass), range(memory)
     pairs = (

@@ -1,4 +1,4 @@
-"""Connected components of bins: between two of them all costs are infinite."""
+"""Connected components of bins: costs between two components are infinite."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ from wtfarray._models.tensor import apply_to_mode
 @dataclass(frozen=True)
 class Components:
     """
-    The components of a cost that is a sum over axes: one of each axis makes one of the whole.
+    The components of a cost that is a sum over axes: products of one component per axis.
 
-    What leaves a bin and what arrives there need not belong to one component, for costs are not
-    symmetric. Targets that nothing can reach are components without sources.
+    Costs need not be symmetric, so a bin as a source of mass and the same bin as a target may
+    belong to different components. Unreachable targets form components without sources.
     """
 
     sources: tuple[tuple[int, ...], ...]
-    """For every axis the component of each bin that mass leaves."""
+    """For each axis, the component of each bin as a source of mass."""
     targets: tuple[tuple[int, ...], ...]
-    """The same of each bin where it arrives."""
+    """For each axis, the component of each bin as a target."""
 
     def masses(self, sources: Array, targets: Array) -> tuple[Array, Array]:
-        """What two stacks weigh, component by component: (N, components) each."""
+        """Masses of two stacks on each component: (N, components) each."""
         pairs = ((sources, self.sources), (targets, self.targets))
         found, expected = (_apply(stack, self._members(labels, stack)) for stack, labels in pairs)
         return found, expected
 
     def spread(self, numbers: Array, targets: Array) -> Array:
-        """One number an component, (N, components), given to each of its targets."""
+        """Broadcast one number per component, (N, components), to its targets, (N, ...)."""
         members = self._members(self.targets, targets)
         numbers = array_namespace(numbers).reshape(numbers, (-1, *self._counts))
         spread = _apply(numbers, [matrix.mT for matrix in members])
         return array_namespace(numbers).reshape(spread, targets.shape)
 
     def first_target(self, component: int) -> tuple[int, ...]:
-        """The first target on an component, by its number on each axis."""
+        """The index, one number per axis, of the first target of a component."""
         labels = np.unravel_index(component, self._counts)
         return tuple(t.index(k) for t, k in zip(self.targets, labels, strict=True))
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """Of the components of each axis."""
+        """Number of components of each axis."""
         pairs = zip(self.sources, self.targets, strict=True)
         return tuple(1 + max(*sources, *targets) for sources, targets in pairs)
 
     def _members(self, labels: tuple[tuple[int, ...], ...], like: Array) -> list[Array]:
-        """Which bins of each axis belong to which component: (components, m_k), zeros and ones."""
+        """Indicator matrices of the components of each axis: (components, m_k), zeros and ones."""
         xp, kind = array_namespace(like), {"dtype": like.dtype, "device": device_of(like)}
         tables = (np.equal.outer(range(n), b) for n, b in zip(self._counts, labels, strict=True))
         return [xp.asarray(table.astype(np.float64), **kind) for table in tables]
 
 
 def _apply(stack: Array, matrices: list[Array]) -> Array:
-    """Multiply every axis by its matrix, and make the samples rows."""
+    """Multiply every axis by its matrix, and flatten each sample."""
     for axis, matrix in enumerate(matrices, start=1):
         stack = apply_to_mode(stack, matrix, axis)
     return array_namespace(stack).reshape(stack, (stack.shape[0], -1))
 
 
 def components_of(costs: Sequence[Array]) -> Components | None:
-    """The components of some costs; None where there is but one."""
+    """The components of the finite costs; None if there is only one."""
     labels = [_labels(np.isfinite(to_host(cost))) for cost in costs]
     if all(not sources.any() and not targets.any() for sources, targets in labels):
         return None
@@ -76,19 +76,19 @@ def components_of(costs: Sequence[Array]) -> Components | None:
     return Components(sources, targets)
 
 
-def _labels(open_: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The components of the rows and of the columns of a matrix of finite costs."""
-    rows, columns = (np.full(n, -1, dtype=np.intp) for n in open_.shape)
+def _labels(finite: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The components of rows and columns, given which costs are finite, (m_k, m_k)."""
+    rows, columns = (np.full(n, -1, dtype=np.intp) for n in finite.shape)
     count = 0
     for first in range(rows.size):
         if rows[first] >= 0:
             continue
-        rows[first], found = count, np.asarray([first])
-        while found.size:
-            arrived = open_[found].any(axis=0) & (columns < 0)
-            columns[arrived] = count
-            found = np.flatnonzero(open_[:, arrived].any(axis=1) & (rows < 0))
-            rows[found] = count
+        rows[first], frontier = count, np.asarray([first])
+        while frontier.size:
+            reached = finite[frontier].any(axis=0) & (columns < 0)
+            columns[reached] = count
+            frontier = np.flatnonzero(finite[:, reached].any(axis=1) & (rows < 0))
+            rows[frontier] = count
         count += 1
     columns[columns < 0] = count
     return rows, columns

@@ -1,4 +1,4 @@
-"""Branches and loops that depend on the data: taken on the host, or compiled by JAX."""
+"""Branches and loops that depend on the data: executed by Python, or compiled by JAX."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ Result = TypeVar("Result")
 
 
 class ControlFlow(Protocol):
-    """How an algorithm that is written once makes its decisions."""
+    """Branches and loops of an algorithm that runs both in Python and compiled by JAX."""
 
     def decide(self, condition: Array) -> Any:
-        """A condition, (), in the form that `cond` takes; reads it once where that is possible."""
+        """Convert a condition, (), to the form that `cond` takes, to read it only once."""
 
     def cond(
         self, condition: Any, if_true: Callable[[], Result], if_false: Callable[[], Result]
     ) -> Result:
-        """One of two results, of the same structure."""
+        """The result of one of two functions; both have the same structure."""
 
     def while_loop(
-        self, goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+        self, cond_fun: Callable[[State], Array], step: Callable[[State], State], state: State
     ) -> State:
-        """Step while ``goes_on``."""
+        """Apply ``step`` while ``cond_fun`` holds."""
 
 
 class HostControlFlow:
-    """Decisions by Python: every condition is read from the device."""
+    """Branches and loops of Python: every condition is copied to the host."""
 
     def decide(self, condition: Array) -> bool:
-        """Read the condition."""
+        """Copy the condition to the host."""
         return bool(condition)
 
     def cond(
         self, condition: Any, if_true: Callable[[], Result], if_false: Callable[[], Result]
     ) -> Result:
-        """Compute the one that is chosen."""
+        """Call one of the two functions."""
         return if_true() if condition else if_false()
 
     def while_loop(
-        self, goes_on: Callable[[State], Array], step: Callable[[State], State], state: State
+        self, cond_fun: Callable[[State], Array], step: Callable[[State], State], state: State
     ) -> State:
-        """Step while ``goes_on``."""
-        while bool(goes_on(state)):
+        """Apply ``step`` while ``cond_fun`` holds."""
+        while bool(cond_fun(state)):
             state = step(state)
         return state

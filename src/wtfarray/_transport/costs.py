@@ -1,4 +1,4 @@
-"""Ground costs: what it takes to move one unit of mass from one bin to another."""
+"""Ground costs: the cost of moving one unit of mass from one bin to another."""
 
 import math
 from typing import Literal
@@ -30,30 +30,31 @@ def grid_cost(
     device: Device | None = None,
 ) -> tuple[Array, ...]:
     """
-    Cost between the points of a regular grid, one matrix an axis.
+    Cost between the points of a regular grid, one matrix per axis.
 
     The cost of moving from point ``i`` to point ``j`` is the sum over the axes of
-    ``|spacing_k (i_k - j_k)|**p``; being a sum, its Gibbs kernel is applied axis by axis, and the
-    full cost is never formed.
+    ``|spacing_k (i_k - j_k)|**p``. Because it is a sum, its Gibbs kernel is applied axis by axis,
+    and the full cost matrix is never formed.
 
     Parameters
     ----------
     *shape : int
-        Points along each axis.
+        Number of points along each axis.
     p : float
-        The power; 2 gives squared distances.
+        Exponent of the distance; 2 gives squared distances.
     scale : {"mean", "max", "median", None}
-        Which statistic of the whole product cost becomes 1. With "mean", ``eps`` has the same
+        The statistic of the full cost that is normalised to 1. With "mean", ``eps`` has the same
         meaning on every grid.
     spacing : float or tuple of float
-        Distance between neighbours, one for all axes or one each.
+        Distance between neighbouring points, for all axes or for each axis.
     xp, device
-        Namespace and device of the result; NumPy when absent. NumPy costs follow the data.
+        Namespace and device of the result; NumPy if None. `Wasserstein` converts NumPy costs to
+        the library and device of the data.
 
     Returns
     -------
     tuple of arrays (n_k, n_k), float64
-        One cost an axis.
+        One cost per axis.
 
     Examples
     --------
@@ -85,7 +86,7 @@ def grid_cost(
 
 
 def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
-    """The statistic of the product cost, from the cost of every distance along each axis."""
+    """The statistic of the full cost, from the costs at each distance along each axis."""
     if scale is None:
         return 1.0
     counts = [_pairs_at_distance(axis.size) for axis in axes]
@@ -107,14 +108,14 @@ def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
 
 
 def _pairs_at_distance(n: int) -> np.ndarray:
-    """How many of the n^2 pairs of an axis lie 0, 1, ..., n - 1 steps apart."""
+    """Number of pairs among the n^2 of an axis at distance 0, 1, ..., n - 1, (n,)."""
     pairs = 2.0 * (n - np.arange(n))
     pairs[0] = n
     return pairs
 
 
 def _positive_scale(statistic: float, scale: Scale) -> float:
-    # A single point has no distance to scale by; a median of 0 would blow the others up.
+    # A single point has cost 0, which needs no scaling. A median of 0 cannot be scaled to 1.
     if statistic == 0 and scale == "median":
         msg = "scale is 'median' and the median cost is 0: expected 'mean', 'max' or None here"
         raise ValueError(msg)
@@ -130,14 +131,14 @@ def point_cost(points: Array, /, *, p: float = 2, scale: Scale = "mean") -> Arra
     points : array (n, d) or (n,)
         The positions of the bins.
     p : float
-        The power; 2 gives squared distances.
+        Exponent of the distance; 2 gives squared distances.
     scale : {"mean", "max", "median", None}
-        Which statistic of the cost becomes 1.
+        The statistic of the cost that is normalised to 1.
 
     Returns
     -------
     array (n, n)
-        The cost, of the points' library, dtype and device.
+        The cost, in the library, dtype and device of the points.
 
     Examples
     --------
@@ -181,7 +182,7 @@ def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
 
 
 def check_cost(name: str, cost: Array) -> Array:
-    """Return a square matrix of non-negative numbers, or inf for no transport; refuse others."""
+    """Return a square matrix of non-negative numbers, inf for no transport; refuse others."""
     xp = common_namespace(**{name: cost})
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.shape[0] == 0:
         msg = f"{name} has shape {tuple(cost.shape)}: expected a square matrix"
@@ -189,14 +190,14 @@ def check_cost(name: str, cost: Array) -> Array:
     cost = as_floating(name, cost, xp)
     refuse_where(xp.isnan(cost), name, cost, "numbers, or inf for no transport")
     refuse_where(cost < 0, name, cost, "non-negative numbers, or inf for no transport")
-    stuck = xp.all(xp.isinf(cost), axis=1)
-    if bool(xp.any(stuck)):
-        row = int(xp.argmax(xp.astype(stuck, xp.int64)))
+    isolated = xp.all(xp.isinf(cost), axis=1)
+    if bool(xp.any(isolated)):
+        row = int(xp.argmax(xp.astype(isolated, xp.int64)))
         msg = f"{name} is inf along the whole of row {row}: expected a finite entry in every row"
         raise ValueError(msg)
     return cost
 
 
 def place_cost(name: str, cost: Array, xp: Namespace, like: Array) -> Array:
-    """Return a cost in the namespace, dtype and device of the data."""
+    """Return a cost in the namespace, dtype and device of the data ``like``."""
     return follow(name, cost, xp, like.dtype, device_of(like))

@@ -1,4 +1,4 @@
-"""Where the transport problem has no finite solution: masses that differ, bins out of reach."""
+"""Models with an infinite loss: wrong masses, or bins that no mass can reach."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wtfarray._transport.problem import TransportProblem
 
 def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...]) -> Array:
     """
-    Y, stacked, if the loss is finite there; refuse it otherwise.
+    Return a stacked Y at which the loss is finite; refuse any other.
 
-    Balanced, Y is brought to the masses of X, from which it may differ by rounding. ``shape`` is
-    that of the data, to name entries in messages.
+    For balanced transport Y is scaled to the masses of X, from which it may differ by rounding.
+    ``shape`` is that of the data, to name entries in messages.
     """
     xp = array_namespace(Y)
     wrong = wrong_mass(problem, Y)
@@ -27,21 +27,21 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
         if problem.conserves_mass:
             expected = "the same mass, or a loss with finite lam"
         msg = (
-            f"Y weighs {float(per_sample(Y)[i])} in sample {i}, where X weighs "
+            f"Y has mass {float(per_sample(Y)[i])} in sample {i}, where X has mass "
             f"{float(problem.mass[i])}: expected {expected}"
         )
         raise ValueError(msg)
-    lost = stranded(problem, Y)
-    if bool(xp.any(lost)):
-        data, lost = (unstack(problem, stacked, shape) for stacked in (problem.data, lost))
-        refuse_where(lost, "X", data, "a finite cost to some bin where Y is positive")
+    bad = stranded(problem, Y)
+    if bool(xp.any(bad)):
+        data, bad = (unstack(problem, stacked, shape) for stacked in (problem.data, bad))
+        refuse_where(bad, "X", data, "a finite cost to some bin where Y is positive")
     if not problem.conserves_mass or problem.unreachable is None:
         return of_equal_mass(problem, Y)
-    lost = problem.unreachable & (Y > 0)
-    if bool(xp.any(lost)):
-        stacked, lost = (unstack(problem, array, shape) for array in (Y, lost))
+    bad = problem.unreachable & (Y > 0)
+    if bool(xp.any(bad)):
+        stacked, bad = (unstack(problem, array, shape) for array in (Y, bad))
         expected = "0 where no mass of X can arrive at a finite cost, or a loss with finite lam"
-        refuse_where(lost, "Y", stacked, expected)
+        refuse_where(bad, "Y", stacked, expected)
     components = components_of(problem.kernel.costs)
     if components is not None:
         _refuse_component_mass(problem, Y, components)
@@ -49,7 +49,7 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
 
 
 def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Components) -> None:
-    """Refuse a Y whose connected components do not weigh what those of X do."""
+    """Refuse a Y whose masses on the connected components differ from those of X."""
     xp = array_namespace(Y)
     wrong = wrong_component_mass(problem, Y, components)
     if not bool(xp.any(wrong)):
@@ -57,8 +57,8 @@ def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Comp
     mass, found = components.masses(problem.data, Y)
     sample, component = divmod(int(xp.argmax(xp.astype(wrong, xp.int64))), wrong.shape[1])
     msg = (
-        f"Y weighs {float(found[sample, component])} in sample {sample} on the connected component "
-        f"of bin {components.first_target(component)}, where X weighs "
+        f"Y has mass {float(found[sample, component])} in sample {sample} on the connected "
+        f"component of bin {components.first_target(component)}, where X has mass "
         f"{float(mass[sample, component])}, and costs between components are infinite: "
         "expected the same mass, or a loss with finite lam"
     )
@@ -66,14 +66,14 @@ def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Comp
 
 
 def refuse_other_mass(mass: Array, found: Array, constraints: str) -> None:
-    """Refuse constraints, in words, under which samples of a model do not weigh what X does."""
+    """Refuse constraints under which the masses ``found`` of a model, (N,), are not those of X."""
     xp = array_namespace(mass)
-    off = xp.abs(found - mass)
-    if bool(xp.all(off <= mass_tolerance(mass) * xp.max(mass))):
+    error = xp.abs(found - mass)
+    if bool(xp.all(error <= mass_tolerance(mass) * xp.max(mass))):
         return
-    worst = int(xp.argmax(off))
+    worst = int(xp.argmax(error))
     msg = (
-        f"{constraints} and the loss is balanced (lam = inf), but sample {worst} of X weighs "
+        f"{constraints} and the loss is balanced (lam = inf), but sample {worst} of X has mass "
         f"{float(mass[worst])} and a model under these constraints {float(found[worst])}: expected "
         "constraints that conserve mass (normalise the samples, rows of their factor, columns of "
         "the others), or a finite lam"
@@ -82,26 +82,26 @@ def refuse_other_mass(mass: Array, found: Array, constraints: str) -> None:
 
 
 def refuse_unreachable(problem: TransportProblem) -> None:
-    """Refuse balanced transport of a model if infinite costs keep mass from some of its bins."""
+    """Refuse balanced transport to a model if some of its bins are unreachable from X."""
     if not problem.conserves_mass or problem.unreachable is None:
         return
     if components_of(problem.kernel.costs) is not None:
         msg = (
             "loss is balanced (lam = inf) and its infinite costs separate the bins into connected "
-            "components, on each of which a model would have to weigh what X does: expected finite "
-            "costs that connect all bins, or a finite lam"
+            "components, on each of which a model would need the mass of X: expected finite costs "
+            "that connect all bins, or a finite lam"
         )
         raise ValueError(msg)
-    expected = "mass at a finite cost from every bin of its sample, or a finite lam"
-    refuse_where(problem.unreachable, "X, its transported modes last,", problem.data, expected)
+    expected = "mass of its sample that can reach this bin at a finite cost, or a finite lam"
+    refuse_where(problem.unreachable, "X, transported modes last,", problem.data, expected)
 
 
 def refuse_infinite(problem: TransportProblem, values: Array) -> None:
-    """Refuse a Y that the dual values, (N,), show to be out of reach."""
+    """Refuse a Y at which the dual values, (N,), prove that the loss is infinite."""
     xp = array_namespace(values)
-    lost = is_infinite(problem, values)
-    if bool(xp.any(lost)):
-        sample = int(xp.argmax(xp.astype(lost, xp.int64)))
+    infinite = is_infinite(problem, values)
+    if bool(xp.any(infinite)):
+        sample = int(xp.argmax(xp.astype(infinite, xp.int64)))
         msg = (
             f"Y cannot be reached from X at a finite cost in sample {sample}, where the loss is "
             "infinite: expected a Y that can, or a loss with finite lam"
@@ -110,7 +110,7 @@ def refuse_infinite(problem: TransportProblem, values: Array) -> None:
 
 
 def wrong_mass(problem: TransportProblem, Y: Array) -> Array:
-    """The samples, (N,) bool, whose mass makes the loss infinite."""
+    """Samples, (N,) bool, whose mass makes the loss infinite."""
     mass, found = problem.mass, per_sample(Y)
     if not problem.conserves_mass:
         return (mass > 0) & ~(found > 0)
@@ -124,28 +124,28 @@ def wrong_component_mass(problem: TransportProblem, Y: Array, components: Compon
 
 
 def _differ(found: Array, mass: Array) -> Array:
-    """Where masses differ by more than rounding."""
+    """Whether masses differ by more than rounding, entry by entry."""
     return array_namespace(mass).abs(found - mass) > mass_tolerance(mass) * mass
 
 
 def is_infinite(problem: TransportProblem, values: Array) -> Array:
-    """The samples, (N,) bool, with lower bounds that no finite balanced loss can have."""
+    """Samples, (N,) bool, whose lower bounds exceed every finite value of a balanced loss."""
     xp = array_namespace(values)
-    # <C, P> is at most the largest cost, and E(P) largest if all of P is in one place.
+    # <C, P> is at most the largest cost times the mass; E(P) is largest if one entry holds all.
     largest = sum(xp.max(xp.where(xp.isfinite(c), c, 0.0)) for c in problem.kernel.costs)
     mass = problem.mass
     return values > mass * largest + (xlogx(mass, xp) - mass) * problem.kernel.eps
 
 
 def stranded(problem: TransportProblem, Y: Array) -> Array:
-    """Bins, (N, ...) bool, from which mass of X can reach no bin of Y at a finite cost."""
+    """Bins, (N, ...) bool, with mass of X that can reach no bin of Y at a finite cost."""
     return (problem.data > 0) & ~problem.kernel.can_reach(Y > 0)
 
 
 def of_equal_mass(
     problem: TransportProblem, Y: Array, components: Components | None = None
 ) -> Array:
-    """Balanced: scale Y to the mass of X, in every component; it differs by rounding at most."""
+    """For balanced transport, scale Y to the mass of X, in each component if there are several."""
     if not problem.conserves_mass:
         return Y
     xp = array_namespace(Y)

@@ -19,18 +19,18 @@ from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import Sinkhorn
 
 CHECK_EVERY = 100
-"""Iterations after which the gap is computed in any case."""
+"""The gap is computed at least once in this many iterations."""
 
 
 def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = None) -> InnerSolver:
-    """The solver that serves the problem, whose samples may have weights, (N,)."""
+    """Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples."""
     if has_distant_bins(problem):
         return Newton(problem, g)
     return Sinkhorn(problem, g, weights=weights)
 
 
 def has_distant_bins(problem: TransportProblem) -> bool:
-    """Whether samples have few bins, so many eps apart that the plan is nearly sparse."""
+    """Whether samples have few bins, many eps apart, so that the plan is nearly sparse."""
     kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
     return prefers_newton(bins, kernel.spacing(), kernel.eps, balanced=problem.conserves_mass)
 
@@ -39,7 +39,7 @@ def solve_to_gap(
     solver: InnerSolver, Y: Array, allowed: Callable[[float], float], max_iter: int
 ) -> tuple[Array, int]:
     """
-    Iterate until the duality gap is at most ``allowed(value)``.
+    Iterate until the duality gap is at most ``allowed(value)``, both summed over the samples.
 
     Returns g and the number of iterations.
     """
@@ -51,17 +51,17 @@ def solve_to_gap(
     for n in range(1, max_iter + 1):
         point = next(points)
         g, estimate = point.g, float(xp.sum(point.gap_bound(factor)))
-        del point  # what it holds is not needed while the next one is computed
+        del point  # free its arrays before the next one is computed
         if estimate <= min(limit, check) or n % CHECK_EVERY == 0 or n == max_iter:
             values, gaps, _ = problem.bounds(g, Y)
             gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
             if gap <= limit or n == max_iter:
                 return g, n
-            # The rounded gap falls like the root of the estimate: look again when it should do.
+            # The rounded gap is of the order of the root of the estimate: extrapolate.
             check = estimate * (min(0.5, (limit / gap) ** 2) if gap < math.inf else 0.1)
-    raise AssertionError  # the iterates do not end
+    raise AssertionError  # not reached: the loop returns at max_iter
 
 
 def gap_factor(problem: TransportProblem) -> float:
-    """``factor KL(q | Y exp(-g/lam))`` is the gap, or balanced the order of the value's error."""
+    """``factor KL(q | Y exp(-g/lam))`` is the gap; if balanced, the order of the value's error."""
     return problem.kernel.eps if problem.conserves_mass else problem.lam

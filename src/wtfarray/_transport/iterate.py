@@ -1,4 +1,4 @@
-"""One dual point of every sample, and what a solver of the inner problem offers."""
+"""One iterate of the inner problem, and the interface of its solvers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from wtfarray._transport.problem import Marginal, TransportProblem
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """A potential of every sample, and what is known there."""
+    """A potential of every sample, (N, ...), with its marginal, gradient and error estimate."""
 
     g: Array
     marginal: Marginal
     shift: Array
-    """Constant that was added to each sample of g after the marginal was computed, (N,)."""
+    """Constant added to each sample of g after the marginal was computed, (N,)."""
     log_ratio: Array
     """``log(Y exp(-g/lam) / q)``, 0 at the solution and where Y or the sample of X is 0."""
     gradient: Array
-    """``Y exp(-g/lam) - q``, that of the dual value in g."""
+    """``Y exp(-g/lam) - q``, the gradient of the dual value in g."""
     decrement: Array
-    """Estimate of what the dual value still lacks, (N,): the gradient times the next step."""
+    """Estimated error of the dual value, (N,): the gradient times the next step."""
     size: Array
-    """L1 norm of the gradient, (N,); inf where it has just grown."""
+    """L1 norm of the gradient, (N,); inf in samples where it has just grown."""
 
     def gap_bound(self, factor: float) -> Array:
         """
@@ -38,36 +38,37 @@ class Iterate:
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
         xp = array_namespace(self.g)
-        larger = xp.abs(self.gradient)  # q + |s - q| is no less than q and s
-        larger += self.marginal.q
-        larger *= self.log_ratio
-        return inner(self.log_ratio, larger) * (0.5 * factor)
+        weights = xp.abs(self.gradient)  # q + |s - q| >= max(q, s)
+        weights += self.marginal.q
+        weights *= self.log_ratio
+        return inner(self.log_ratio, weights) * (0.5 * factor)
 
 
 class InnerSolver(Protocol):
-    """Solves the inner problem, for one model Y after the other."""
+    """A solver of the inner problem, for a sequence of models Y."""
 
     problem: TransportProblem
     g: Array
-    """Where the next solve starts."""
+    """The start of the next solve."""
     continues: bool
-    """Whether that is where the last solve ended."""
+    """Whether g is where the last solve ended."""
     evaluations: int
+    """Number of evaluations of the marginal so far."""
 
     def iterates(
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
     ) -> Iterator[Iterate]:
         """
-        The iterates for this Y, without end; `g` is where to go on from the last one.
+        An infinite sequence of iterates for this Y; `g` is the warm start after the last one.
 
-        ``tolerance`` and ``max_iter`` are the error that is wanted and the number of iterates that
-        will be asked for, if they are known.
+        ``tolerance`` is the error that the caller wants, ``max_iter`` the largest number of
+        iterates that it will take, if these are known.
         """
         ...
 
 
 def search_radius(problem: TransportProblem) -> float:
-    """How far the solution may be: the range of potentials, and lam times a large log ratio."""
+    """Bound on the distance to the solution: potential range plus lam times a large log ratio."""
     lam = 0.0 if problem.conserves_mass else problem.lam
     return 3.0 * problem.kernel.potential_range() + 20.0 * lam
 
@@ -76,20 +77,20 @@ def translation(
     problem: TransportProblem, g: Array, Y: Array, live: Array | None
 ) -> tuple[Array, Array]:
     """
-    The best constant to add to g in each sample, (N,), in closed form: q does not depend on it.
+    The optimal constant to add to g in each sample, (N,), in closed form: q is invariant.
 
-    Also ``Y exp(-g/lam)`` after that, 0 where not ``live``.
+    Also returns ``Y exp(-g/lam)`` of the translated g, 0 where not ``live``.
     """
     xp = array_namespace(g)
     lam, mass = problem.lam, problem.mass
     axes = tuple(range(1, g.ndim))
     if live is not None:
         g = xp.where(live, g, math.inf)
-    low = xp.min(g, axis=axes, keepdims=True)
-    low = xp.where(low < math.inf, low, 0.0)
-    shrunk = Y * xp.exp((low - g) * (1.0 / lam))
-    total = per_sample(shrunk)
+    lowest = xp.min(g, axis=axes, keepdims=True)
+    lowest = xp.where(lowest < math.inf, lowest, 0.0)
+    scaled_Y = Y * xp.exp((lowest - g) * (1.0 / lam))
+    total = per_sample(scaled_Y)
     total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
-    shift = xp.log(total) * lam - xp.reshape(low, (-1,))
-    shrunk /= spread(total, shrunk)
-    return xp.where(mass > 0, shift, 0.0), shrunk
+    shift = xp.log(total) * lam - xp.reshape(lowest, (-1,))
+    scaled_Y /= spread(total, scaled_Y)
+    return xp.where(mass > 0, shift, 0.0), scaled_Y

@@ -22,11 +22,11 @@ from wtfarray._transport.control_flow import ControlFlow, HostControlFlow
 @dataclass(frozen=True, eq=False, repr=False)
 class GibbsKernel:
     """
-    The kernel of a cost that is a sum over axes; one axis is the dense kernel.
+    The kernel of a cost that is a sum over axes; with one axis, a dense kernel.
 
-    It acts on stacks (N, m_1, ..., m_t) of N samples; ``costs[k]`` is (m_k, m_k) and belongs to
-    axis k + 1. One application costs ``N m (m_1 + ... + m_t)`` products, m the size of a sample,
-    against ``N m^2`` for the full cost.
+    It acts on stacks (N, m_1, ..., m_t) of N samples; ``costs[k - 1]`` is (m_k, m_k) and belongs to
+    axis k. One application takes ``N m (m_1 + ... + m_t)`` multiplications for samples of m bins,
+    instead of ``N m^2`` with the full cost matrix.
     """
 
     costs: tuple[Array, ...]
@@ -36,42 +36,42 @@ class GibbsKernel:
     """Whether every cost is finite: mass can be transported between any two bins."""
 
     flow: ClassVar[ControlFlow] = HostControlFlow()
-    """How decisions that depend on the data are made."""
+    """How branches and loops that depend on the data are executed."""
 
     @classmethod
     def of(cls, costs: tuple[Array, ...], eps: float) -> GibbsKernel:
-        """Build the kernel's matrices once."""
+        """Compute the matrices ``exp(-C/eps)`` of all axes."""
         xp = array_namespace(*costs)
         matrices = tuple(xp.exp(cost * (-1.0 / eps)) for cost in costs)
         return cls(costs, eps, matrices, are_finite(costs))
 
     def apply(self, stack: Array) -> Array:
         """``K F`` for every sample F, by plain products."""
-        return _apply(stack, self._forth)
+        return _apply(stack, self._forward)
 
     def apply_adjoint(self, stack: Array) -> Array:
         """``K^T F`` for every sample F, by plain products."""
-        return _apply(stack, self._back)
+        return _apply(stack, self._adjoint)
 
     def log_apply(self, logs: Array) -> Array:
-        """``log(K exp(logs))``, right to rounding; ``-inf`` is an ordinary entry."""
-        return self._log_product(logs, self._forth, self.costs)
+        """``log(K exp(logs))``, accurate to rounding; entries may be ``-inf``."""
+        return self._log_product(logs, self._forward, self.costs)
 
     def log_apply_adjoint(self, logs: Array) -> Array:
-        """``log(K^T exp(logs))``, right to rounding."""
-        return self._log_product(logs, self._back, tuple(c.mT for c in self.costs))
+        """``log(K^T exp(logs))``, accurate to rounding; entries may be ``-inf``."""
+        return self._log_product(logs, self._adjoint, tuple(c.mT for c in self.costs))
 
     def __post_init__(self) -> None:
-        """Lay the matrices out now: what is first made under ``jax.jit`` must not outlive it."""
-        self._forth  # noqa: B018
+        """Fill the cache now: arrays created under ``jax.jit`` must not outlive the trace."""
+        self._forward  # noqa: B018
 
     @cached_property
-    def _forth(self) -> tuple[Array, ...]:
+    def _forward(self) -> tuple[Array, ...]:
         """
-        The matrices of K as products want them.
+        The matrices of K, in the memory layout that suits the products.
 
-        The last axis is multiplied from the right by the transpose. That lies row by row in memory,
-        where BLAS is one and a half times as fast at small ones; large ones are not copied for it.
+        The last axis is multiplied from the right by the transpose of its matrix. If that is small,
+        it is stored in C order, for which BLAS is one and a half times as fast.
         """
         *others, last = self.matrices
         if not keeps_both_layouts(last.shape[0]):
@@ -81,8 +81,8 @@ class GibbsKernel:
         return (*others, rows.mT)
 
     @property
-    def _back(self) -> tuple[Array, ...]:
-        """The same of K^T."""
+    def _adjoint(self) -> tuple[Array, ...]:
+        """The matrices of K^T."""
         return tuple(matrix.mT for matrix in self.matrices)
 
     def _log_product(
@@ -93,7 +93,7 @@ class GibbsKernel:
         return _log_apply(logs, matrices, costs, self.eps)
 
     def potential_range(self) -> float:
-        """A bound on how much a potential varies: see the function `potential_range`."""
+        """A bound on the range of a potential: see the function `potential_range`."""
         return self._potential_range
 
     @cached_property
@@ -101,7 +101,7 @@ class GibbsKernel:
         return potential_range(self.costs)
 
     def spacing(self) -> float:
-        """The largest cost from a bin to the nearest other one along its axis."""
+        """The largest cost, over bins and axes, from a bin to its nearest neighbour."""
         spacings = [0.0]
         for cost in map(to_host, self.costs):
             others = np.where(np.isfinite(cost) & ~np.eye(len(cost), dtype=bool), cost, math.inf)
@@ -110,16 +110,16 @@ class GibbsKernel:
         return max(spacings)
 
     def can_reach(self, targets: Array) -> Array:
-        """The bins from which some of the ``targets`` can be reached; broadcasts against them."""
+        """Bins from which some of the ``targets`` can be reached; broadcasts against them."""
         return _any_along(targets, self.costs, all_finite=self.all_finite)
 
     def reachable_from(self, sources: Array) -> Array:
-        """The bins that can be reached from some of the ``sources``; broadcasts against them."""
+        """Bins that can be reached from some of the ``sources``; broadcasts against them."""
         costs = tuple(cost.mT for cost in self.costs)
         return _any_along(sources, costs, all_finite=self.all_finite)
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
-        """``<C, a b^T>`` a sample, (N,), of finite costs."""
+        """``<C, a b^T>`` of each sample, (N,), for finite costs."""
         xp = array_namespace(sources)
         total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
         for axis, cost in enumerate(self.costs, start=1):
@@ -130,7 +130,7 @@ class GibbsKernel:
 
 
 def _apply(stack: Array, matrices: tuple[Array, ...]) -> Array:
-    """Multiply every axis by its matrix; the last first, whose product needs no batch."""
+    """Multiply every axis by its matrix, starting with the last, which needs no batched product."""
     for axis in range(len(matrices), 0, -1):
         stack = apply_to_mode(stack, matrices[axis - 1], axis)
     return stack
@@ -143,7 +143,7 @@ def are_finite(costs: Sequence[Array]) -> bool:
 
 
 def potential_range(costs: Sequence[Array]) -> float:
-    """The largest finite cost, summed over axes; with infinite costs, times the bins of each."""
+    """Bound: the largest finite cost, times the number of bins if some are inf, over all axes."""
     xp = array_namespace(*costs)
     all_finite, total = are_finite(costs), 0.0
     for cost in costs:
@@ -152,25 +152,25 @@ def potential_range(costs: Sequence[Array]) -> float:
     return total
 
 
-def _any_along(some: Array, costs: tuple[Array, ...], *, all_finite: bool) -> Array:
-    """Whether any of ``some`` is at a finite cost; if all costs are finite, one answer a sample."""
-    xp = array_namespace(some)
+def _any_along(mask: Array, costs: tuple[Array, ...], *, all_finite: bool) -> Array:
+    """Whether any bin of ``mask`` is at a finite cost; (N, 1, ..., 1) if all costs are finite."""
+    xp = array_namespace(mask)
     if all_finite:
-        return xp.any(some, axis=tuple(range(1, some.ndim)), keepdims=True)
-    count = xp.astype(some, costs[0].dtype)
+        return xp.any(mask, axis=tuple(range(1, mask.ndim)), keepdims=True)
+    count = xp.astype(mask, costs[0].dtype)
     for axis, cost in enumerate(costs, start=1):
         count = apply_to_mode(count, xp.astype(xp.isfinite(cost), cost.dtype), axis)
     return count > 0
 
 
 def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
-    """Below this a sum of ``terms`` products may have lost digits to underflow."""
+    """A sum of ``terms`` products below this may have lost digits to underflow."""
     info = xp.finfo(dtype)
     return float(info.smallest_normal) / float(info.eps) * terms
 
 
 def from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
-    """Mantissa and scale of ``exp(logs)``: one scale a fibre, the fibre's maximum becomes 1."""
+    """Mantissa and scale of ``exp(logs)``: one scale per fibre, with mantissas of maximum 1."""
     xp = array_namespace(logs)
     top = xp.max(logs, axis=axis, keepdims=True)
     return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
@@ -187,23 +187,23 @@ def _log_apply(
     logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...], eps: float
 ) -> Array:
     """
-    One axis after the other, by plain products of mantissas that carry a scale.
+    Apply the kernel one axis at a time, by plain products of mantissas with separate scales.
 
-    Between the axes a division brings every fibre to a maximum of 1. What underflows even so is
-    summed in logarithms, entry by entry.
+    Before each product every fibre is scaled to a maximum of 1. Entries that underflow
+    nevertheless are recomputed by log-sum-exps.
     """
     xp = array_namespace(logs)
     exact: Array | None = logs
     mantissa, scale = from_logs(logs, 1)
     for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
-        fibres, top = _one_scale_a_fibre(mantissa, scale, axis, xp)
+        fibres, top = _one_scale_per_fibre(mantissa, scale, axis, xp)
         product = apply_to_mode(fibres, matrix, axis)
-        fine = product >= smallest_sum(product.dtype, product.shape[axis], xp)
-        lost = ~fine & (top > -math.inf)
-        if bool(xp.any(lost)):
-            before = to_logs(mantissa, scale) if exact is None else exact
-            exact = xp.where(fine, xp.log(xp.where(fine, product, 1.0)) + top, -math.inf)
-            exact = _recompute(exact, lost, before, cost * (-1.0 / eps), axis, xp)
+        accurate = product >= smallest_sum(product.dtype, product.shape[axis], xp)
+        underflows = ~accurate & (top > -math.inf)
+        if bool(xp.any(underflows)):
+            previous = to_logs(mantissa, scale) if exact is None else exact
+            exact = xp.where(accurate, xp.log(xp.where(accurate, product, 1.0)) + top, -math.inf)
+            exact = _recompute(exact, underflows, previous, cost * (-1.0 / eps), axis, xp)
             mantissa, scale = from_logs(exact, min(axis + 1, len(matrices)))
         else:
             exact, mantissa, scale = None, product, top
@@ -211,14 +211,14 @@ def _log_apply(
 
 
 def _log_apply_dense(logs: Array, exponents: Array) -> Array:
-    """The same by log-sum-exps over whole samples: where these are small, one is soonest done."""
+    """The same by log-sum-exps over all pairs of bins, which is faster for small samples."""
     xp = array_namespace(logs)
     flat = xp.reshape(logs, (logs.shape[0], -1))
     return xp.reshape(logsumexp(flat[:, None, :] + exponents[None, :, :], 2, xp), logs.shape)
 
 
 def dense(costs: Sequence[Array]) -> Array:
-    """The cost of every pair of bins, (m, m), of a cost that is a sum over axes."""
+    """The full cost matrix, (m, m), of a cost that is a sum over axes."""
     xp = array_namespace(*costs)
     total = costs[0]
     for cost in costs[1:]:
@@ -227,50 +227,50 @@ def dense(costs: Sequence[Array]) -> Array:
     return total
 
 
-def _one_scale_a_fibre(
+def _one_scale_per_fibre(
     mantissa: Array, scale: Array, axis: int, xp: Namespace
 ) -> tuple[Array, Array]:
-    """Move the scale's variation along one axis into the mantissa; fibres get a maximum of 1."""
+    """Make the scale constant along one axis, and the maximum of the mantissa 1 in each fibre."""
     top = xp.max(scale, axis=axis, keepdims=True)
     scaled = mantissa
     if scale.shape[axis] > 1:
         scaled = mantissa * xp.exp(scale - xp.where(top > -math.inf, top, 0.0))
     largest = xp.max(scaled, axis=axis, keepdims=True)
-    # What is brought to a maximum of 1 must not have been rounded next to the smallest number.
+    # A fibre that underflowed to subnormal numbers must not be scaled up to a maximum of 1.
     weak = largest < float(xp.finfo(mantissa.dtype).eps)
     if bool(xp.any(weak & (xp.max(mantissa, axis=axis, keepdims=True) > 0))):
-        # The fibre's own maximum is far below that of the scales: only logarithms can tell it.
+        # The maximum of such a fibre is far below that of its scales: compute it from logarithms.
         return from_logs(to_logs(mantissa, scale), axis)
-    some = largest > 0
-    largest = xp.where(some, largest, 1.0)
-    return scaled / largest, xp.where(some, xp.log(largest) + top, -math.inf)
+    positive = largest > 0
+    largest = xp.where(positive, largest, 1.0)
+    return scaled / largest, xp.where(positive, xp.log(largest) + top, -math.inf)
 
 
 def _recompute(
-    result: Array, lost: Array, logs: Array, exponents: Array, axis: int, xp: Namespace
+    result: Array, mask: Array, logs: Array, exponents: Array, axis: int, xp: Namespace
 ) -> Array:
-    """Replace the ``lost`` entries of ``result`` by exact log-sum-exps over their fibres."""
+    """Replace the entries of ``result`` in ``mask`` by log-sum-exps over their fibres."""
     n = logs.shape[axis]
     fibres = xp.reshape(xp.moveaxis(logs, axis, -1), (-1, n))
     flat = xp.reshape(xp.moveaxis(result, axis, -1), (-1,))
-    mask = xp.reshape(xp.moveaxis(lost, axis, -1), (-1,))
-    (entries,) = xp.nonzero(mask)
+    flat_mask = xp.reshape(xp.moveaxis(mask, axis, -1), (-1,))
+    (entries,) = xp.nonzero(flat_mask)
     count = entries.shape[0]
     padding = filled_up(count) - count
     entries = xp.concat([entries, xp.repeat(entries[:1], padding)])
     pieces = [flat]
-    chunk = max(1, flat.shape[0] // n)  # so that no temporary is larger than the stack itself
+    chunk = max(1, flat.shape[0] // n)  # no temporary is larger than the stack itself
     for start in range(0, count, chunk):
-        some = entries[start : min(start + chunk, count + padding)]
-        terms = xp.take(fibres, some // n, axis=0) + xp.take(exponents, some % n, axis=0)
+        batch = entries[start : min(start + chunk, count + padding)]
+        terms = xp.take(fibres, batch // n, axis=0) + xp.take(exponents, batch % n, axis=0)
         pieces.append(logsumexp(terms, 1, xp))
-    # No assignment in the standard that every library has: pick from old and new by index.
-    rank_among_lost = xp.cumulative_sum(xp.astype(mask, entries.dtype))
-    unchanged = xp.cumulative_sum(xp.ones_like(rank_among_lost)) - 1
-    source = xp.where(mask, rank_among_lost + (flat.shape[0] - 1), unchanged)
+    # Not every library can assign to masked entries: take old and new ones by index instead.
+    rank_in_mask = xp.cumulative_sum(xp.astype(flat_mask, entries.dtype))
+    unchanged = xp.cumulative_sum(xp.ones_like(rank_in_mask)) - 1
+    source = xp.where(flat_mask, rank_in_mask + (flat.shape[0] - 1), unchanged)
     flat = xp.take(xp.concat(pieces), source)
-    moved = tuple(s for k, s in enumerate(result.shape) if k != axis)
-    return xp.moveaxis(xp.reshape(flat, (*moved, n)), -1, axis)
+    others = tuple(s for k, s in enumerate(result.shape) if k != axis)
+    return xp.moveaxis(xp.reshape(flat, (*others, n)), -1, axis)
 
 
 def logsumexp(logs: Array, axis: int | tuple[int, ...], xp: Namespace) -> Array:

@@ -1,44 +1,88 @@
 """
-The change of variables between the potential g, which is free, and the dual variable u < lam.
+The change of variables between the potential g, unconstrained, and the dual variable u < lam.
 
-``u = -lam expm1(-g/lam)``, and ``u = g`` for infinite lam. In g the semi-unbalanced conjugate is
-the balanced one, and no constraint is left.
+``u = -lam expm1(-g/lam)``, and ``u = g`` for infinite lam. As a function of g the semi-unbalanced
+conjugate is the balanced one, and the constraint u < lam disappears.
 """
 
 import math
 
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import may_use_exp
 from wtfarray._models.entropy import largest_exponent
+from wtfarray._transport.control_flow import ControlFlow
 
 SATURATION = 40.0
-"""Where no mass can arrive ``u = lam``; so it is to rounding at this multiple of lam in g."""
+"""At this multiple of lam in g, ``u = lam`` up to rounding, as at bins that no mass reaches."""
 
 
 def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, Array, Array]:
     """
-    ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), that is too large somewhere: then NaN.
+    ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), an exponent is too large: then NaN.
 
-    The dual variable is ``-lam`` times the first, the second is its derivative. ``rho`` is what the
-    dual variable will be divided by.
+    The dual variable is ``-lam`` times the first, its derivative in g is the second. ``rho`` is the
+    number by which the dual variable will be divided.
     """
     lowest = xp.min(g)
     outside = ~(lowest >= -lam * largest_exponent(g.dtype, xp))
-    # One number decides it: a minimum entry by entry would be one more pass over memory.
+    # NaN by one scalar: clipping every entry would be one more pass over memory.
     exponent = g * xp.where(outside, math.nan, xp.full_like(lowest, -1.0 / lam))
     if may_use_exp(lam, rho, float(xp.finfo(g.dtype).eps)):
-        slope = xp.exp(exponent)
-        return slope - 1.0, slope, outside
-    shrunk = xp.expm1(exponent)
-    return shrunk, shrunk + 1.0, outside
+        derivative = xp.exp(exponent)
+        return derivative - 1.0, derivative, outside
+    change = xp.expm1(exponent)
+    return change, change + 1.0, outside
 
 
 def dual_of_potential(g: Array, lam: float, xp: Namespace) -> Array:
-    """``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g."""
+    """
+    ``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g.
+
+    Where that is too large for a number of the dtype it is the largest: see `dual_product`.
+    """
     if math.isinf(lam):
         return g
-    cap = largest_exponent(g.dtype, xp)
-    return xp.expm1(xp.minimum(g * (-1.0 / lam), cap)) * (-lam)
+    return xp.expm1(xp.minimum(g * (-1.0 / lam), _overflow(g, lam, xp))) * (-lam)
+
+
+def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
+    """
+    ``<u(g), Y>`` of each sample, (N,), also where u itself overflows.
+
+    There ``u Y = lam (Y - exp(log Y - g/lam))``, and the last number is the mass that arrives.
+    """
+    xp = array_namespace(g)
+    if math.isinf(lam):
+        return inner(g, Y)
+    cap = _overflow(g, lam, xp)
+
+    def split() -> Array:
+        exponent = g * (-1.0 / lam)
+        large = exponent > cap
+        u = xp.where(large, 0.0, dual_of_potential(g, lam, xp))
+        some = large & (Y > 0)
+        logs = xp.log(xp.where(some, Y, 1.0)) + xp.where(some, exponent, 0.0)
+        arriving = xp.exp(xp.minimum(logs, cap))
+        return inner(u, Y) + per_sample(xp.where(some, Y - arriving, 0.0)) * lam
+
+    overflows = flow.decide(xp.min(g) < -lam * cap)
+    return flow.cond(overflows, split, lambda: inner(dual_of_potential(g, lam, xp), Y))
+
+
+def scaled_by_potential(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:
+    """``Y exp(-g/lam)``, 0 where Y is, also where the exponential itself overflows."""
+    exponent = xp.where(Y > 0, g, 0.0) * (-1.0 / lam)
+    cap = _overflow(g, lam, xp)
+    # Two factors, the second of which is 1 unless the first overflows.
+    return Y * xp.exp(xp.minimum(exponent, cap)) * xp.exp(xp.clip(exponent - cap, 0.0, cap))
+
+
+def _overflow(g: Array, lam: float, xp: Namespace) -> float:
+    """The largest x for which ``lam exp(x)`` and exp(x) are numbers of the dtype."""
+    return math.log(float(xp.finfo(g.dtype).max)) - max(math.log(lam), 0.0) - 1.0
 
 
 def potential_of_dual(u: Array, lam: float, xp: Namespace) -> Array:

@@ -1,4 +1,4 @@
-"""The transport problem of given data: its conjugate in the free variable, and its certificate."""
+"""The transport problem of given data: its conjugate as a function of g, and its duality gap."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import certificate_batch
 from wtfarray._models.entropy import xlogx
-from wtfarray._transport.certificate import Plan, mended_gap, rounded_gap, semi_unbalanced_gap
+from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel, smallest_sum
-from wtfarray._transport.potential import SATURATION, dual_of_potential
+from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marginal:
-    """The second marginal q of the plan of g, and what it takes to get the value from it."""
+    """The second marginal q of the plan of g, with intermediates for the value of the conjugate."""
 
     q: Array
     lost: Array | None
-    """The samples, (N,), in which digits were lost; None where none can be."""
+    """Samples, (N,) bool, in which digits were lost; None if that is impossible."""
     denominator: Array | None
-    """``K f`` with the maximum of g taken off; None where ``top`` holds ``log K f``."""
+    """``K f`` for g minus its maximum; None if ``top`` holds ``log K f``."""
     top: Array
+    """The maximum of g in each sample, (N,); or ``log K f``, (N, ...)."""
 
 
 @dataclass(frozen=True)
 class PlainRange:
-    """Where plain kernel products, without logarithms, keep their digits."""
+    """Limits within which plain kernel products, without logarithms, are accurate."""
 
     floor: float
-    """Next to 0; nothing is divided by less."""
+    """A number close to 0; denominators are at least this."""
     threshold: float
     """K f below this may have lost digits to underflow."""
     positive: bool
-    """Whether no entry of X is 0."""
+    """Whether all entries of X are positive."""
     never_underflows: bool
-    """Whether the products keep their digits for every g: nothing is checked."""
+    """Whether the products are accurate for every g, so that no check is needed."""
 
     @classmethod
     def of(cls, data: Array, mass: Array, kernel: GibbsKernel) -> PlainRange:
-        """The range for data (N, m_1, ..., m_t) and their masses, (N,)."""
+        """The limits for data (N, m_1, ..., m_t) and their masses, (N,)."""
         xp = array_namespace(data)
         info = xp.finfo(data.dtype)
         bins = math.prod(data.shape[1:])
-        # X / floor and its sums stay finite, and what is above the threshold does not feel floor.
+        # X / floor and its sums are finite; adding floor does not change values above threshold.
         floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
         threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
-        # The largest of f is 1, and of X / K f no less than the mean of X over the number of bins.
+        # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
         least = min(1.0, float(xp.min(mass)) / bins**2)
         weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
         return cls(floor, threshold, bool(xp.all(data > 0)), weakest * least >= threshold)
@@ -64,7 +65,7 @@ class TransportProblem:
     """
     `Wasserstein` with its data: a stack X (N, m_1, ..., m_t) of N samples and their kernel.
 
-    In the free variable g the semi-unbalanced conjugate is the balanced one: with
+    As a function of the potential g the semi-unbalanced conjugate is the balanced one: with
     ``f = exp(g/eps)`` it is ``eps <X, log K f> - eps E(X)``, and its gradient in g is the second
     marginal ``q = f * K^T (X / K f)`` of the plan ``a_i K_ij f_j``, ``a = X / K f`` (Prop. 4, 5).
     """
@@ -73,18 +74,19 @@ class TransportProblem:
     kernel: GibbsKernel
     lam: float
     order: tuple[int, ...]
+    """The modes of the data, in the order in which they are stacked."""
     mass: Array
     """<X, 1> of each sample, (N,)."""
     constant: Array
     """-eps E(X) of each sample, (N,)."""
     plain: PlainRange | None = None
-    """Where plain kernel products may be used; None: in the log domain only."""
+    """Limits of plain kernel products; None to compute in the log domain only."""
 
     @classmethod
     def of(
         cls, data: Array, kernel: GibbsKernel, lam: float, order: tuple[int, ...]
     ) -> TransportProblem:
-        """Compute once what does not depend on g."""
+        """Precompute the quantities that do not depend on g."""
         xp = array_namespace(data)
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
@@ -93,7 +95,7 @@ class TransportProblem:
 
     @cached_property
     def padding(self) -> Array | float:
-        """Added to K f: 1 where X is 0, so that 0/0 and log 0 do not arise; the floor elsewhere."""
+        """Added to K f: 1 where X is 0, to avoid 0/0 and log 0; the floor elsewhere."""
         xp = array_namespace(self.data)
         limits = self.plain_range
         if limits.positive:
@@ -102,48 +104,48 @@ class TransportProblem:
 
     @property
     def plain_range(self) -> PlainRange:
-        """Where plain products may be used, of a problem that has such a range."""
+        """The limits of plain products, for a problem that has them."""
         assert self.plain is not None
         return self.plain
 
     def at_eps(self, eps: float) -> TransportProblem:
-        """The same problem with another smoothing."""
+        """The same problem with another eps."""
         return self.of(self.data, GibbsKernel.of(self.kernel.costs, eps), self.lam, self.order)
 
-    def samples(self, some: slice) -> TransportProblem:
-        """The same problem for some of its samples."""
-        return self.of(self.data[some, ...], self.kernel, self.lam, self.order)
+    def samples(self, batch: slice) -> TransportProblem:
+        """The same problem for a slice of the samples."""
+        return self.of(self.data[batch, ...], self.kernel, self.lam, self.order)
 
-    def some_samples(self, some: NDArray[np.intp]) -> TransportProblem:
-        """The same problem for some of its samples, by their numbers."""
-        return self.of(take_samples(self.data, some), self.kernel, self.lam, self.order)
+    def some_samples(self, indices: NDArray[np.intp]) -> TransportProblem:
+        """The same problem for the samples with the given indices."""
+        return self.of(take_samples(self.data, indices), self.kernel, self.lam, self.order)
 
     @property
     def conserves_mass(self) -> bool:
-        """Balanced transport is infinite between samples of different mass."""
+        """Whether the transport is balanced: the loss of samples of different mass is infinite."""
         return math.isinf(self.lam)
 
     @property
     def damping(self) -> float:
-        """The step of the plain iteration, in units of the logarithm of what is off."""
+        """Step size of the Sinkhorn iteration: ``1 / (1/eps + 1/lam)``."""
         eps, lam = self.kernel.eps, self.lam
         return eps if self.conserves_mass else eps * lam / (lam + eps)
 
     @cached_property
     def unreachable(self) -> Array | None:
-        """Where, (N, ...) bool, no mass of a sample that has any can go; None: nowhere."""
+        """Bins that a non-empty sample cannot reach, (N, ...) bool; None if costs are finite."""
         if self.kernel.all_finite:
             return None
         return ~self.kernel.reachable_from(self.data > 0) & spread(self.mass > 0, self.data)
 
     @cached_property
     def reachable(self) -> Array:
-        """Where mass of X can go at a finite cost; bool, broadcasts against X."""
+        """Bins that mass of X can reach at a finite cost; bool, broadcasts against X."""
         filled = spread(self.mass > 0, self.data)
         return filled if self.unreachable is None else filled & ~self.unreachable
 
     def _masked(self, g: Array) -> Array:
-        """-inf for g where no mass can go: it makes no difference to K f where X is positive."""
+        """g, -inf at unreachable bins, which does not change K f where X is positive."""
         return (
             g
             if self.unreachable is None
@@ -152,10 +154,10 @@ class TransportProblem:
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """
-        ``Phi*(X, u(g))`` of each sample, (N,), and q, by plain products with one shift a sample.
+        ``Phi*(X, u(g))`` of each sample, (N,), and q, by plain products with one shift per sample.
 
-        A sample in which this underflows gets the value NaN: use `safe_conjugate`. Nothing is moved
-        to the host.
+        A sample in which this underflows gets the value NaN: use `safe_conjugate`. Nothing is
+        copied to the host.
         """
         xp = array_namespace(g)
         logs, top = self._shifted(g)
@@ -169,7 +171,7 @@ class TransportProblem:
         return xp.where(lost, math.nan, value), q
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
-        """The same for every g, -inf included, in the log domain."""
+        """As `conjugate`, in the log domain: accurate for every g, -inf included."""
         xp = array_namespace(g)
         log_q, log_Kf = self._log_marginal(g)
         return self.value_of_logs(log_Kf), xp.exp(log_q)
@@ -178,9 +180,8 @@ class TransportProblem:
         """
         The second marginal of the plan of g with full relative accuracy, and its logarithm.
 
-        g may be -inf.
-
-        Without ``safe`` by plain products, which may lose digits: see `Marginal.lost`.
+        Entries of g may be -inf. Without ``safe``, plain products are used, which may lose digits:
+        see `Marginal.lost`.
         """
         xp = array_namespace(g)
         if safe:
@@ -189,11 +190,11 @@ class TransportProblem:
         logs, top = self._shifted(g)
         ignored = None if self.plain_range.never_underflows else logs == -math.inf
         f = xp.exp(logs)
-        del logs  # made anew below: the memory of an iteration is what limits a fit
+        del logs  # recomputed below to save memory, which limits the size of a fit
         Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
         if ignored is None:
-            lost = ~(top > -math.inf)  # nothing is known of a sample that is ignored as a whole
+            lost = ~(top > -math.inf)  # samples in which all of g is -inf
             log_q = xp.log(back)
         else:
             fine = (back >= self.plain_range.threshold) | ignored | (spread(self.mass, g) == 0)
@@ -204,7 +205,7 @@ class TransportProblem:
         return Marginal(f, lost, Kf, top), log_q
 
     def value(self, marginal: Marginal) -> Array:
-        """``Phi*(X, u(g))`` of each sample, (N,), from what `marginal` has computed already."""
+        """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
         xp = array_namespace(marginal.q)
         if marginal.denominator is None:
             return self.value_of_logs(marginal.top)
@@ -212,13 +213,13 @@ class TransportProblem:
         return logs + self.mass * marginal.top + self.constant
 
     def value_of_logs(self, log_Kf: Array) -> Array:
-        """``eps <X, log K f> - eps E(X)``; where X is 0, nothing need be in reach."""
+        """``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf."""
         xp = array_namespace(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
-        """``g/eps`` with its maximum over each sample taken off, and that maximum of g, (N,)."""
+        """``(g - top) / eps`` and ``top``, (N,), the maximum of g in each sample."""
         xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
@@ -227,7 +228,7 @@ class TransportProblem:
         return logs, xp.reshape(top, (-1,))
 
     def _denominator(self, f: Array) -> tuple[Array, Array]:
-        """``K f``, safe to divide by, and the samples, (N,), in which it lost digits."""
+        """``K f``, positive, and the samples, (N,) bool, in which it lost digits."""
         xp = array_namespace(f)
         Kf = self.kernel.apply(f)
         if self.plain_range.never_underflows:
@@ -236,6 +237,7 @@ class TransportProblem:
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.plain_range.threshold
 
     def _log_marginal(self, g: Array) -> tuple[Array, Array]:
+        """``log q`` and ``log K f``."""
         h = self._masked(g) * (1.0 / self.kernel.eps)
         log_Kf = self.kernel.log_apply(h)
         return h + self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
@@ -247,7 +249,7 @@ class TransportProblem:
         return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
 
     def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
-        """A lower bound and a duality gap of each sample, (N,) each, and the paper's u at g."""
+        """Dual value and duality gap of each sample, (N,) each, and the dual variable u at g."""
         xp = array_namespace(Y)
         samples = self.data.shape[0]
         size = certificate_batch(samples, math.prod(self.data.shape))
@@ -267,7 +269,7 @@ class TransportProblem:
         values, q = self.safe_conjugate(masked)
         u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
-        values = inner(u, Y) - values
+        values = dual_product(g, Y, self.lam, self.kernel.flow) - values
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
@@ -277,12 +279,12 @@ class TransportProblem:
         """
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
-        ``marginal`` is the second marginal q of the plan of g. Balanced, the plan is made feasible:
-        rounded, or mended where costs are infinite.
+        ``marginal`` is the second marginal q of the plan of g. For balanced transport the plan is
+        made feasible: by rounding or, if some costs are infinite, by a correction on its support.
         """
         if not self.conserves_mass:
             return semi_unbalanced_gap(self.lam, g, marginal, model)
         h = self._masked(g) * (1.0 / self.kernel.eps)
         log_a = self.log_scaling(self.kernel.log_apply(h))
         plan = Plan(self.kernel, log_a, h, self.data, marginal)
-        return rounded_gap(plan, model) if self.kernel.all_finite else mended_gap(plan, g, model)
+        return rounded_gap(plan, model) if self.kernel.all_finite else corrected_gap(plan, g, model)

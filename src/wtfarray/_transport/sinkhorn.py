@@ -1,10 +1,10 @@
 """
-Sinkhorn iterations with Anderson acceleration, for one model Y after the other.
+Sinkhorn iterations with Anderson acceleration, for a sequence of models Y.
 
 They solve ``g/lam + log q(g) = log Y`` in every sample, where q is the second marginal of the plan
 of g. The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
-infinite lam). Y enters only as the target, so that secants survive a change of Y. `sinkhorn_step`
-is one iteration; `Sinkhorn` repeats it on the host, `compiled` as one loop of JAX.
+infinite lam). Y enters only as the target, so secants remain valid when Y changes. `sinkhorn_step`
+is one iteration; `Sinkhorn` repeats it in a Python loop, `compiled` in a loop compiled by JAX.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from wtfarray._transport.problem import Marginal, TransportProblem
 from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
-"""Secants of each sample."""
+"""Number of secants per sample."""
 GROWTH = 3.0
-"""A sample whose residual grows by more than this returns to its last plain step."""
+"""A sample whose gradient grows by more than this factor returns to its last plain step."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The model that the inner problem is solved for."""
+    """The model Y for which the inner problem is solved."""
 
     Y: Array
     log_Y: Array  # noqa: N815
     """0 where not live."""
     live: Array | None
-    """Bins, (N, ...) bool, where Y is positive and mass of X can arrive; None: all of them."""
+    """Bins, (N, ...) bool, where Y is positive and that mass of X can reach; None: all bins."""
 
     @classmethod
     def of(cls, problem: TransportProblem, Y: Array) -> Target:
-        """The target; zeros take extra passes over memory, only where there are any."""
+        """The target; ``live`` is None if possible, because masks take extra passes over memory."""
         xp = array_namespace(Y)
         live = (Y > 0) & problem.reachable
         if bool(xp.all(live)):
@@ -52,7 +52,7 @@ class Target:
         return cls(Y, xp.log(xp.where(live, Y, 1.0)), live)
 
     def residual(self, phi: Array, damping: float) -> Array:
-        """What the plain iteration adds to g, ``damping`` being that of the problem."""
+        """The plain step: what is added to g; ``damping`` is that of the problem."""
         residual = self.log_Y * damping - phi
         return (
             residual if self.live is None else array_namespace(phi).where(self.live, residual, 0.0)
@@ -61,15 +61,15 @@ class Target:
 
 @dataclass(eq=False)
 class History:
-    """What the iteration remembers of earlier points."""
+    """Earlier iterates, for acceleration and to detect divergence."""
 
     secants: Secants
     last: tuple[Array, Array] | None = None
     """The last g and ``phi(g) = damping (g/lam + log q)``."""
     size: Array | None = None
-    """L1 norms of the last gradient, (N,); None at the first point for a model."""
+    """L1 norms of the last gradient, (N,); None before the first iterate for a model."""
     evaluated: Array | None = None
-    """Whether, (), ``last`` was evaluated; None: it was."""
+    """Whether, (), ``last`` holds an evaluated point; None means that it does."""
 
 
 def sinkhorn_step(
@@ -124,7 +124,7 @@ def sinkhorn_step(
 
 
 def _growth(gradient: Array, before: Array | None) -> tuple[Array, Array]:
-    """The samples whose residual grew, and the residuals to compare with next."""
+    """Samples whose gradient grew, (N,) bool, and the norms to compare the next ones with."""
     xp = array_namespace(gradient)
     size = per_sample(xp.abs(gradient))
     if before is None:
@@ -142,7 +142,7 @@ def _learn(
     worse: Array,
     any_worse: object,
 ) -> Array:
-    """Keep the last step as a secant; the plain step instead of it, if some sample is worse."""
+    """Store the last step as a secant; return the plain step in its place if some sample grew."""
     if history.last is None:
         return g
     move, change = history.last
@@ -150,7 +150,7 @@ def _learn(
     back = problem.kernel.flow.cond(
         any_worse, lambda: move + target.residual(change, problem.damping), lambda: g
     )
-    # One array after the other: the memory of an iteration is what limits a fit.
+    # In place, because memory limits the size of a fit.
     move = g - move
     change = phi - change
     move -= change

@@ -16,19 +16,19 @@ from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
 from wtfarray._transport.problem import TransportProblem
 
 LEVEL_GAP = 1e-2
-"""Relative gap at which a larger smoothing hands over to the next."""
+"""Relative gap at which a level of larger eps ends."""
 LEVEL_ITERATIONS = 50
-"""Iterations at a larger smoothing at most."""
+"""Largest number of iterations at a level of larger eps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A dual solution of every sample; all arrays are stacks (N, ...)."""
+    """A dual solution of every sample; arrays are stacks (N, ...)."""
 
     problem: TransportProblem
     Y: Array
     g: Array
-    """The potential; balanced: ``<g, Y> = 0`` in each sample."""
+    """The potential; for balanced transport ``<g, Y> = 0`` in each sample."""
     u: Array
     """The gradient in Y, -inf where Y is 0."""
     values: Array
@@ -51,13 +51,14 @@ def solve_transport(
     """
     Solve for a feasible Y, stacked; warns if it does not converge.
 
-    ``levels`` are multiples of eps to go through from nothing; a given potential is a start at 1.
+    ``levels`` are decreasing multiples of eps, which end at 1. With a ``potential`` as a warm start
+    only the last level is solved.
     """
     xp = array_namespace(Y)
     g = xp.zeros_like(Y) if potential is None else potential
     n_iter, eps = 0, problem.kernel.eps
     for level in levels[:-1] if potential is None else ():
-        # Coarse levels only have to bring g near: the next one goes on from there.
+        # A level only provides a warm start for the next one.
         coarse = inner_solver(problem.at_eps(eps * level), g)
         allowed = relative_gap(coarse.problem, LEVEL_GAP)
         g, n = solve_to_gap(coarse, Y, allowed, min(LEVEL_ITERATIONS, max_iter))
@@ -75,7 +76,7 @@ def solve_transport(
         if problem.conserves_mass and not problem.kernel.all_finite:
             refuse_infinite(problem, values)
             message += (
-                "; infinite costs forbid some transport, and perhaps Y cannot be reached: a finite "
+                "; infinite costs forbid some transport, and Y may be out of reach of X: a finite "
                 "lam allows for that"
             )
         warnings.warn(message, stacklevel=4)
@@ -83,13 +84,13 @@ def solve_transport(
 
 
 def centred(g: Array, Y: Array) -> Array:
-    """Subtract a constant in every sample, so that ``<g, Y> = 0``; balanced, it is free."""
+    """Subtract a constant from each sample of g, free if balanced, such that ``<g, Y> = 0``."""
     weight = per_sample(Y)
     xp = array_namespace(g)
     return g - spread(inner(g, Y) / xp.where(weight > 0, weight, 1.0), g)
 
 
 def relative_gap(problem: TransportProblem, tol: float) -> Callable[[float], float]:
-    """The largest gap allowed at a value, which may happen to be next to 0."""
+    """The gap allowed at a value: ``tol`` times the larger of it and eps times the mass."""
     floor = problem.kernel.eps * float(array_namespace(problem.mass).sum(problem.mass))
     return lambda value: tol * max(abs(value), floor)

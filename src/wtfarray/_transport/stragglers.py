@@ -1,8 +1,8 @@
 """
 Stragglers: the few samples that need many times as many iterations as the others.
 
-All samples are iterated together until their errors add up to little. Where a few samples make up
-nearly all of the error, these are iterated on their own for a while, and the others rest.
+All samples are iterated together until the sum of their errors is small. If a few samples account
+for nearly all of the error, only these are iterated for a while.
 """
 
 from __future__ import annotations
@@ -24,64 +24,65 @@ from wtfarray._transport.iterate import Iterate
 
 @dataclass(frozen=True)
 class StragglerPolicy:
-    """When samples are iterated on their own, and for how long."""
+    """When stragglers are iterated separately, and for how long."""
 
     check_every: int = 8
-    """Iterations of all samples between two looks at who is late."""
+    """Iterations of all samples between two searches for stragglers."""
     error_share: float = 0.03
-    """The share of the error that the other samples may have, and to which stragglers go down."""
+    """Largest share of the error in the other samples; stragglers are solved to it as well."""
     max_share: float = 0.5
-    """Of the samples; if more are late, all go on together."""
+    """Largest share of stragglers; if there are more, all samples are iterated together."""
     max_padded_share: float = 0.6
-    """The same after their number was filled up to a power of two."""
+    """The same after their number is rounded up to a power of two."""
     max_iter: int = 400
-    """Iterations of stragglers at a time."""
+    """Largest number of iterations of stragglers at a time."""
     max_iter_ratio: int = 4
-    """But at most this many for each iteration that all samples may take."""
+    """And at most this many for each iteration that the caller allows for all samples."""
 
 
 POLICY = StragglerPolicy()
 
 
 class Splittable(Protocol):
-    """A solver that can hand some of its samples to another one and take them back."""
+    """A solver that can split off some of its samples and merge them again."""
 
     spent: int
+    """Iterations so far, including those of stragglers."""
 
     @property
     def sample_weights(self) -> Array | None:
-        """Of the errors of the samples, (N,); ones when absent."""
+        """Weights of the samples in the total error, (N,); None for equal weights."""
 
     def iterates(
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
     ) -> Iterator[Iterate]:
-        """The iterates for this Y, without end."""
+        """An infinite sequence of iterates for this Y."""
 
     def split(self, samples: NDArray[np.intp]) -> Self:
-        """A solver of some samples, with what is known of them."""
+        """A solver of the given samples, with their state and history."""
 
     def merge(self, other: Self, samples: NDArray[np.intp]) -> None:
-        """Take over where some samples have got to without the others."""
+        """Take over the state and history of the given samples from ``other``."""
 
 
 class Stragglers:
-    """Iterates late samples of a solver on their own; pauses after attempts that failed."""
+    """Iterates the stragglers of a solver separately; pauses after failed attempts."""
 
     def __init__(self, policy: StragglerPolicy | None = None) -> None:
         self.policy = POLICY if policy is None else policy
         self._failures = 0
-        """In a row."""
+        """Number of consecutive failed attempts."""
         self._pause = 0
-        """Solves for which nobody is looked for."""
+        """Number of solves to come without a search for stragglers."""
 
     def begin(self, Y: Array) -> bool:
-        """Whether stragglers are looked for in the solve that begins."""
-        looks = separates_stragglers(Y.shape[0], math.prod(Y.shape[1:])) and self._pause == 0
+        """Whether to search for stragglers in the solve that begins."""
+        searches = separates_stragglers(Y.shape[0], math.prod(Y.shape[1:])) and self._pause == 0
         self._pause = max(0, self._pause - 1)
-        return looks
+        return searches
 
     def is_due(self, n: int) -> bool:
-        """Whether to look for stragglers after n iterations."""
+        """Whether to search for stragglers after n iterations."""
         return n % self.policy.check_every == 0
 
     def advance(
@@ -93,9 +94,9 @@ class Stragglers:
         max_iter: int | None,
     ) -> bool:
         """
-        Iterate the late samples on their own, if there are a few; what is learned of them is kept.
+        Iterate the stragglers separately, if there are a few, and merge them into the solver.
 
-        ``errors`` are those of all samples, (N,). False if the late ones did not converge.
+        ``errors`` are those of all samples, (N,). Returns False if stragglers did not converge.
         """
         policy = self.policy
         limit = policy.max_iter
@@ -103,23 +104,23 @@ class Stragglers:
             limit = min(limit, policy.max_iter_ratio * max_iter)
         samples = Y.shape[0]
         weights = solver.sample_weights
-        known = np.ones(samples) if weights is None else to_host(weights)
-        found = to_host(errors) * known
-        goal = max(policy.error_share * float(np.sum(found)), 0.3 * tolerance)
-        (late,) = np.nonzero(found > goal / samples)
+        factors = np.ones(samples) if weights is None else to_host(weights)
+        weighted = to_host(errors) * factors
+        goal = max(policy.error_share * float(np.sum(weighted)), 0.3 * tolerance)
+        (late,) = np.nonzero(weighted > goal / samples)
         if not (math.isfinite(goal) and 0 < len(late) <= policy.max_share * samples):
             return True
-        some = np.resize(late, filled_up(len(late)))
-        if len(some) > policy.max_padded_share * samples:
+        padded = np.resize(late, filled_up(len(late)))
+        if len(padded) > policy.max_padded_share * samples:
             return True
-        alone = solver.split(some)
-        shorter = limit // policy.max_iter_ratio
-        for point in alone.iterates(take_samples(Y, some), goal, shorter):
-            left = to_host(point.decrement)[: len(late)] * known[late]
-            done = float(np.sum(left)) <= goal
-            if done or alone.spent + 1 >= limit:
+        separate = solver.split(padded)
+        expected_iter = limit // policy.max_iter_ratio
+        for point in separate.iterates(take_samples(Y, padded), goal, expected_iter):
+            remaining = to_host(point.decrement)[: len(late)] * factors[late]
+            done = float(np.sum(remaining)) <= goal
+            if done or separate.spent + 1 >= limit:
                 break
-        solver.merge(alone, late)
+        solver.merge(separate, late)
         self._failures = 0 if done else self._failures + 1
         self._pause = 2**self._failures - 1
         return done

@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command; without its packages, say in one line how to get them."""
+    """Run the command; if click or rich is missing, print how to install it."""
     try:
         from wtfarray.cli._commands import command
     except KeyboardInterrupt:

@@ -32,12 +32,13 @@ Exit codes: 0 converged or done; 2 bad input or a missing package, nothing was c
 converged, the result was written; 4 computed, but an output could not be written where it was asked
 for, stderr says where it is instead; 130 interrupted, the factors found so far were written.
 """
+TOL_HELP = "Tolerance on the relative decrease of the objective."
 EXPECTED = (OSError, ValueError, TypeError, ImportError, MemoryError, RuntimeError)
-"""Errors that are told in one line."""
+"""Errors that are reported in one line, without a traceback."""
 
 
-class OneLine(click.Group):
-    """A group whose errors are one line on stderr, and whose commands return their exit code."""
+class CommandGroup(click.Group):
+    """A group that prints errors as one line on stderr; commands return their exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run and exit."""
@@ -49,36 +50,36 @@ class OneLine(click.Group):
             code = BAD_INPUT
         except click.UsageError as error:
             where = "wtfarray" if error.ctx is None else error.ctx.command_path
-            code = _complain(f"{error.format_message()} See {where} --help.")
+            code = _print_error(f"{error.format_message()} See {where} --help.")
         except click.ClickException as error:
-            code = _complain(error.format_message())
+            code = _print_error(error.format_message())
         except click.Abort:
-            _complain("interrupted, nothing was written")
+            _print_error("interrupted, nothing was written")
             code = INTERRUPTED
         except EXPECTED as error:
-            code = _complain(str(error) or type(error).__name__)
+            code = _print_error(str(error) or type(error).__name__)
         sys.exit(code)
 
 
-def _complain(message: str) -> int:
+def _print_error(message: str) -> int:
     _say(" ".join(message.split()))
     return BAD_INPUT
 
 
 def _say(message: str) -> None:
-    with suppress(OSError):  # what the result is does not depend on whether anybody reads this
+    with suppress(OSError):  # the exit code does not depend on stderr
         click.echo(f"wtfarray: {message}", err=True)
 
 
 def _sizes(separator: str) -> Any:
-    """Read positive integers with a sign between them."""
+    """A callback that parses positive integers with a separator between them."""
 
     def read(ctx: Any, param: Any, value: str | None) -> tuple[int, ...] | None:
         if value is None:
             return None
         parts = value.split(separator)
         if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            msg = f"{value!r} is not a positive integer, nor several with {separator!r} between."
+            msg = f"{value!r}: expected positive integers, separated by {separator!r}."
             raise click.BadParameter(msg, ctx, param)
         return tuple(int(part) for part in parts)
 
@@ -86,25 +87,25 @@ def _sizes(separator: str) -> Any:
 
 
 def _numbers(ctx: Any, param: Any, value: str) -> float | tuple[float, ...]:
-    """Read a number, or several with commas between them."""
+    """Parse a number, or several numbers separated by commas."""
     try:
         numbers = tuple(float(part) for part in value.split(","))
     except ValueError:
-        msg = f"{value!r} is not a number, nor several with ',' between."
+        msg = f"{value!r}: expected numbers, separated by ','."
         raise click.BadParameter(msg, ctx, param) from None
     return numbers if len(numbers) > 1 else numbers[0]
 
 
 def _data_options(command: Any) -> Any:
-    """Add the options that say what is read, and what does the work."""
+    """Add the options for the data and the array library."""
     path = click.Path(path_type=Path, exists=True)
     for option in (
-        click.option("--quiet", "-q", is_flag=True, help="No progress, no table."),
+        click.option("--quiet", "-q", is_flag=True, help="Print no progress and no table."),
         click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64"),
-        click.option("--device", metavar="NAME", help="Of the backend, such as cuda."),
+        click.option("--device", metavar="NAME", help="Device of the backend, for example cuda."),
         click.option("--backend", type=click.Choice(_data.BACKENDS), default="numpy"),
         click.option("--normalise", is_flag=True, help="Divide every sample by its sum."),
-        click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file."),
+        click.option("--key", metavar="NAME", help="Name of the array in an .npz or .mat file."),
         click.argument("data", type=path),
     ):
         command = option(command)
@@ -112,7 +113,7 @@ def _data_options(command: Any) -> Any:
 
 
 @click.group(
-    cls=OneLine,
+    cls=CommandGroup,
     no_args_is_help=True,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
@@ -124,7 +125,7 @@ def command() -> None:
 
 @command.command(epilog=EXIT_CODES)
 @_data_options
-@click.option("--rank", required=True, callback=_sizes(","), help="5, or for tucker 3,4,4.")
+@click.option("--rank", required=True, callback=_sizes(","), help="Such as 5; for tucker 3,4,4.")
 @click.option("--model", type=click.Choice(["cp", "nmf", "tucker"]), default="cp")
 @click.option(
     "--loss", type=click.Choice(["wasserstein", "frobenius", "kl"]), default="wasserstein"
@@ -133,42 +134,47 @@ def command() -> None:
     "--grid",
     callback=_sizes("x"),
     metavar="AxB",
-    help="The grid of the last modes; rows of a table become images. All modes but the first when "
-    "absent.",
+    help="The grid of the last modes; rows of a table are reshaped to it. By default all modes but "
+    "the first.",
 )
 @click.option(
     "--cost",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A square matrix of costs between all features, instead of a grid.",
+    help="File with a square matrix of costs between all features, instead of a grid.",
 )
-@click.option("--eps", type=float, default=1e-2, help="The smoothing.")
-@click.option("--lam", type=float, default=10.0, help="How strictly mass is kept; inf: balanced.")
+@click.option("--eps", type=float, default=1e-2, help="Smoothing of the loss.")
+@click.option(
+    "--lam",
+    type=float,
+    default=10.0,
+    help="Cost per unit of mass that is created or destroyed; inf: balanced.",
+)
 @click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
 @click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
-@click.option("--tol", type=float, default=1e-6, help="Least relative decrease of the objective.")
+@click.option("--tol", type=float, default=1e-6, help=TOL_HELP)
 @click.option("--max-iter", type=click.IntRange(min=1), default=300)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the start.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the initialisation.")
 @click.option(
     "--init",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A saved fit to start from.",
+    help="Saved fit for the initialisation.",
 )
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to keep the state; if the file exists, the fit goes on from there.",
+    help="File for the state of the fit; if it exists, the fit continues from it.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("fit.npz"),
-    help="Where the fit goes.",
+    help="File for the fit.",
 )
 @click.option(
     "--plot",
     "figure",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where a picture of the atoms goes, such as atoms.png.",
+    help="File for a figure of the atoms, such as atoms.png.",
 )
 def fit(
     data: Path,
@@ -193,7 +199,7 @@ def fit(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Fit DATA: a file .npy, .npz, .csv or .mat, or a folder of images; samples come first."""
+    """Fit DATA, an .npy, .npz, .csv or .mat file or a folder of images; samples come first."""
     _data.check_output("--out", out, [".npz"])
     _data.check_output("--checkpoint", options["checkpoint"], [".npz"])
     if figure is not None:
@@ -201,7 +207,7 @@ def fit(
     X = _data.on_grid(_data.read_array(data, key, grid), grid)
     X = _data.normalised(X) if normalise else X
     chosen = _loss(loss, X.shape, grid, cost, eps, lam)
-    placed = _data.placed(X, backend, device, dtype)
+    converted = _data.to_backend(X, backend, device, dtype)
     options |= {"rng": seed, "max_iter": max_iter, "init": init and _data.read_fit(init)}
     solve: Any = {"cp": wtf.cp, "nmf": wtf.nmf, "tucker": wtf.tucker}[model]
     size: object = rank if model == "tucker" or len(rank) > 1 else rank[0]
@@ -212,11 +218,11 @@ def fit(
         ) as w,
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", UserWarning)  # the table says it, but for these:
+        warnings.simplefilter("ignore", UserWarning)  # the table shows the message
         warnings.filterwarnings("always", "checkpoint ", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _say(str(message))
-        result: wtf.Factorisation = solve(placed, size, chosen, callback=w.step, **options)
-    # After a Ctrl-C that came in the last step there is nothing to go on with.
+        result: wtf.Factorisation = solve(converted, size, chosen, callback=w.step, **options)
+    # After a Ctrl-C in the last step, the fit may have converged all the same.
     interrupted = w.interrupted and not result.converged
     if interrupted:
         why = result.message.replace("stopped by the callback", "interrupted: the best so far")
@@ -230,7 +236,7 @@ def fit(
     if not quiet:
         whole &= _show(summary(result, *filter(None, written)))
     if interrupted and written[0] is not None:
-        advice = _how_to_go_on(options["checkpoint"], options["solver"], written[0])
+        advice = _how_to_continue(options["checkpoint"], options["solver"], written[0])
         _say(f"interrupted; {advice}")
     if not whole:
         return NOT_WRITTEN
@@ -240,12 +246,12 @@ def fit(
 
 
 def _show(rows: Table) -> bool:
-    """Print a table; False if there is no room for it."""
+    """Print a table; returns whether stdout could be written to."""
     try:
         Console().print(rows)
     except OSError as error:
         _say(f"the table cannot be shown: {error.strerror or error}")
-        # What is left in the buffer must not raise again when Python ends.
+        # Otherwise Python would fail to flush the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
@@ -275,11 +281,11 @@ def _loss(
     return wtf.Wasserstein(matrix, eps, lam, modes=(tuple(range(1, len(shape))),))
 
 
-def _how_to_go_on(checkpoint: Path | None, solver: str, out: Path) -> str:
+def _how_to_continue(checkpoint: Path | None, solver: str, out: Path) -> str:
     if checkpoint is not None and checkpoint.exists():
-        return "the same command goes on from the checkpoint"
-    advice = f"to go on from these factors, add --init {out}"
-    return advice if solver == "dual" else f"{advice}; to lose nothing next time, --checkpoint"
+        return "the same command continues from the checkpoint"
+    advice = f"to continue from these factors, add --init {out}"
+    return advice if solver == "dual" else f"{advice}; to save the whole state, use --checkpoint"
 
 
 def _figure_suffixes() -> list[str]:
@@ -287,14 +293,14 @@ def _figure_suffixes() -> list[str]:
         import matplotlib as mpl
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        msg = "pictures need Matplotlib: pip install 'wtfarray[plot]'"
+        msg = "figures need Matplotlib: pip install 'wtfarray[plot]'"
         raise ImportError(msg) from None
-    mpl.use("Agg")  # no window is opened
+    mpl.use("Agg")  # opens no window
     return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
 
 
 def _draw(result: wtf.Factorisation, path: Path) -> Path | None:
-    """Draw the atoms; returns where the picture is. The fit is written, whatever happens here."""
+    """Save a figure of the atoms and return its path; errors are printed."""
     try:
         return _data.write_output(path, partial(_draw_atoms, result), _say)
     except EXPECTED as error:
@@ -303,7 +309,7 @@ def _draw(result: wtf.Factorisation, path: Path) -> Path | None:
 
 
 def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
-    """The atoms; one panel a mode where they have more than two."""
+    """Save a figure of the atoms, with one panel per factor if they have more than two modes."""
     from matplotlib import pyplot as plt
 
     from wtfarray import plot
@@ -326,13 +332,13 @@ def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
 @command.command(epilog=EXIT_CODES)
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 @_data_options
-@click.option("--tol", type=float, default=1e-9, help="Least relative decrease of the objective.")
+@click.option("--tol", type=float, default=1e-9, help=TOL_HELP)
 @click.option("--max-iter", type=click.IntRange(min=1), default=1000)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("coefficients.npy"),
-    help="Where the coefficients go, .npy or .csv.",
+    help="File for the coefficients, .npy or .csv.",
 )
 def project(
     fitted: Path,
@@ -347,7 +353,7 @@ def project(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Coefficients of the samples of DATA on the atoms of FIT, which `wtfarray fit` wrote."""
+    """Project the samples of DATA onto the atoms of FIT, a file written by `wtfarray fit`."""
     _data.check_output("--out", out, [".npy", ".csv"])
     saved = _data.read_fit(fitted)
     grid = saved.shape[1:]
@@ -358,7 +364,7 @@ def project(
     screen = Console(stderr=True, quiet=quiet)
     with warnings.catch_warnings(record=True) as caught, screen.status("projecting"):
         warnings.simplefilter("always")
-        projected = saved.projection(_data.placed(X, backend, device, dtype), **options)
+        projected = saved.projection(_data.to_backend(X, backend, device, dtype), **options)
     coefficients = to_host(projected.factors[0])
     written = _data.write_output(out, partial(_write_coefficients, coefficients), _say)
     whole = written == out
@@ -389,7 +395,7 @@ def _write_coefficients(coefficients: NDArray[Any], path: Path) -> None:
 @command.command()
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 def info(fitted: Path) -> int:
-    """Show what FIT is and how good, which `wtfarray fit` wrote."""
+    """Summarise FIT, a file written by `wtfarray fit`."""
     return CONVERGED if _show(summary(_data.read_fit(fitted))) else NOT_WRITTEN
 
 
@@ -398,10 +404,10 @@ def info(fitted: Path) -> int:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("demo.png"),
-    help="Where the picture goes.",
+    help="File for the figure.",
 )
 def demo(out: Path) -> int:
-    """Fit images of shifting blobs with two losses, and draw what they learn."""
+    """Fit images of displaced sources with two losses, and plot the atoms."""
     _data.check_output("--out", out, _figure_suffixes())
     from wtfarray.cli import _demo
 

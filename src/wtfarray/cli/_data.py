@@ -1,4 +1,4 @@
-"""What the command line reads: arrays, tables, images and fits, and where it puts them."""
+"""Input of the command line: arrays, tables, images and fits."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
     path : Path
         A file ``.npy``, ``.npz``, ``.csv`` or ``.mat``, or a folder of images.
     key : str or None
-        Which array of a file that holds several.
+        The name of the array, if the file contains several.
     size : tuple of int or None
-        Rows and columns to which images are brought.
+        Rows and columns to which images are resized.
     """
     readers: dict[str, Callable[[Path], Real]] = {
         ".npy": _read_npy,
@@ -48,7 +48,7 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
         msg = f"{path} has suffix {path.suffix!r}: expected {known} or a folder of images"
         raise ValueError(msg)
     if key is not None and (path.is_dir() or suffix in (".npy", ".csv")):
-        msg = f"--key is {key!r}, but {path} holds a single array: expected no key"
+        msg = f"--key is {key!r}, but {path} contains a single array: expected no key"
         raise ValueError(msg)
     try:
         array = _read_images(path, size) if path.is_dir() else readers[suffix](path)
@@ -61,7 +61,7 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
         raise ValueError(msg) from error
     if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "biuf":
         found = f"{array.dtype}, {array.ndim}-d" if isinstance(array, np.ndarray) else "no array"
-        msg = f"{path} holds {found}: expected an array of real numbers"
+        msg = f"{path} contains {found}: expected an array of real numbers"
         raise TypeError(msg)
     return array
 
@@ -84,7 +84,7 @@ def _read_npz(path: Path, key: str | None) -> Real:
 
 
 def _read_csv(path: Path) -> Real:
-    encoding = "utf-8-sig"  # a mark at the beginning, as spreadsheets write it, is no number
+    encoding = "utf-8-sig"  # skips the byte order mark that spreadsheets write
     with path.open(encoding=encoding) as file:
         names = not any(_is_number(field) for field in file.readline().split(","))
     with warnings.catch_warnings():
@@ -117,8 +117,9 @@ def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
         return str(key)
     if key is None and len(names) == 1:
         return names[0]
-    found = "nothing" if key is None else repr(key)
-    msg = f"--key is {found} and {path} holds {', '.join(names) or 'nothing'}: expected one of them"
+    found = "not given" if key is None else repr(key)
+    names_found = ", ".join(names) or "no arrays"
+    msg = f"--key is {found} and {path} contains {names_found}: expected one of them"
     raise ValueError(msg)
 
 
@@ -131,17 +132,18 @@ def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
         raise ImportError(msg) from None
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)
     if not paths:
-        msg = f"{folder} holds no images: expected files {', '.join(IMAGES)}"
+        msg = f"{folder} contains no images: expected files {', '.join(IMAGES)}"
         raise ValueError(msg)
     images: list[Real] = []
     depths: list[str] = []
     for path in paths:
         try:
             with Image.open(path) as image:
-                # Beyond eight bits values are kept: a conversion to "L" would cut them off.
+                # Keep more than eight bits: a conversion to "L" would clip the values.
                 depths.append(image.mode if image.mode[0] in "IF" else "8 bits")
                 grey = image.convert("I" if image.mode[0] == "I" else "L")
-                grey = (image if image.mode == "F" else grey).convert("F")  # means not rounded
+                # As floats, because resizing computes means.
+                grey = (image if image.mode == "F" else grey).convert("F")
                 if size is not None and len(size) == 2:
                     grey = grey.resize((size[1], size[0]), Image.Resampling.BOX)
                 images.append(np.asarray(grey, dtype=np.float64))
@@ -155,25 +157,25 @@ def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
             found, first = ("x".join(map(str, i.shape)) for i in (images[-1], images[0]))
             msg = (
                 f"{path} is {found} and {paths[0].name} {first}: expected images of one size, or "
-                f"--grid to bring them to one"
+                f"--grid to resize them"
             )
             raise ValueError(msg)
     return np.stack(images)
 
 
 def normalised(X: Real) -> Real:
-    """Every sample divided by its sum."""
+    """The samples, each divided by its sum."""
     mass = X.reshape(X.shape[0], -1).sum(axis=1)
     if not (mass > 0).all():
         i = int(np.argmin(mass > 0))
-        msg = f"--normalise: sample {i} weighs {mass[i]}: expected samples of positive mass"
+        msg = f"--normalise: sample {i} has mass {mass[i]}: expected samples of positive mass"
         raise ValueError(msg)
     array: Real = X / mass.reshape(-1, *(1,) * (X.ndim - 1))
     return array
 
 
 def on_grid(X: Real, grid: tuple[int, ...] | None) -> Real:
-    """The data with the grid as their last modes: rows of a table become images."""
+    """The data with the grid as their last modes; rows of a table are reshaped."""
     if grid is None or X.shape[-len(grid) :] == grid:
         return X
     size = math.prod(grid)
@@ -187,8 +189,8 @@ def on_grid(X: Real, grid: tuple[int, ...] | None) -> Real:
     raise ValueError(msg)
 
 
-def placed(X: Real, backend: str, device: str | None, dtype: str) -> Array:
-    """The data in the array library and on the device that do the work."""
+def to_backend(X: Real, backend: str, device: str | None, dtype: str) -> Array:
+    """The data as an array of a library, on a device."""
     X = np.asarray(X, dtype=dtype)
     try:
         if backend == "torch":
@@ -228,20 +230,20 @@ def read_fit(path: Path) -> wtf.Factorisation:
 
 
 def check_output(name: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a place to write to before the work is done."""
+    """Refuse an output file that cannot be written, before the fit."""
     if path is None:
         return
     if path.suffix.lower() not in suffixes:
-        msg = f"{name} is {path}: expected a file {' or '.join(suffixes)}"
+        msg = f"{name} is {path}: expected a file with suffix {' or '.join(suffixes)}"
         raise ValueError(msg)
     folder = path.absolute().parent
     if not folder.is_dir():
-        msg = f"{name} is {path}, but there is no folder {path.parent}"
+        msg = f"{name} is {path}, but folder {path.parent} does not exist"
         raise ValueError(msg)
     try:
         try_to_write(path)
     except OSError as error:
-        msg = f"{name} is {path}, but nothing can be written there: {error.strerror or error}"
+        msg = f"{name} is {path}, but the folder is not writable: {error.strerror or error}"
         raise ValueError(msg) from None
 
 
@@ -249,21 +251,21 @@ def write_output(
     path: Path, write: Callable[[Path], object], complain: Callable[[str], object]
 ) -> Path | None:
     """
-    Write a result that took long to find: if not where it was asked for, then somewhere else.
+    Write a result, to a temporary folder if the requested place cannot be written to.
 
     Parameters
     ----------
     path : Path
-        Where it was asked for.
+        The requested file.
     write : callable
-        Writes to a path, or raises OSError.
+        Writes the result to a path.
     complain : callable
-        Is told where the result went instead.
+        Prints a message that names the file that was written instead.
 
     Returns
     -------
     Path or None
-        Where it is; None if it could not be written anywhere.
+        The file that was written; None if there is none.
     """
     try:
         write(path)
@@ -282,14 +284,14 @@ def write_output(
             with suppress(OSError):
                 elsewhere.rmdir()
             continue
-        complain(f"{path} cannot be written: {cause}; it is {elsewhere / path.name} instead")
+        complain(f"{path} cannot be written: {cause}; written to {elsewhere / path.name} instead")
         return elsewhere / path.name
-    complain(f"{path} cannot be written: {cause}; nor can it be anywhere else, it is lost")
+    complain(f"{path} cannot be written: {cause}; neither can other folders, the result is lost")
     return None
 
 
 def _other_folders() -> list[Path]:
-    """Where a result may go that cannot go where it should."""
+    """The folders that are tried if the requested one cannot be written to."""
     folders: list[Path] = []
     with suppress(OSError):  # there is none
         folders.append(Path(tempfile.gettempdir()))

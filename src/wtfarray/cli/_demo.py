@@ -1,10 +1,10 @@
 """
-Three sources that move from image to image, found by a Wasserstein loss and by a squared error.
+Demonstration: three sources with random displacements, recovered with two losses.
 
-Every image mixes a vertical bar, a horizontal bar and a spot in random shares, and each of them is
-displaced at random by up to five times the width of the bars. A CP decomposition looks for three
-separable atoms and the share of each in every image, once for each loss. ``wtfarray demo`` and
-``examples/demo.py`` run it; it needs Matplotlib.
+Every image is a mixture, with random shares, of a vertical bar, a horizontal bar and a spot. Each
+source is displaced at random, by up to five times the width of the bars. A CP decomposition with
+three components estimates the sources and the shares, once with a Wasserstein loss and once with a
+squared error. ``wtfarray demo`` and ``examples/demo.py`` run it; it requires Matplotlib.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Images with the sources and shares they are made of."""
+    """Images, with the true sources and shares."""
 
     images: FloatArray  # (IMAGES, SIDE, SIDE), of mass one
     sources: FloatArray  # (RANK, SIDE, SIDE), at their mean position in the images, of mass one
@@ -51,7 +51,7 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Atoms and shares of a fit in the order of the true sources, and how far off they are."""
+    """Atoms and shares of a fit, in the order of the true sources, and their errors."""
 
     atoms: FloatArray  # (RANK, SIDE, SIDE)
     shares: FloatArray  # (IMAGES, RANK)
@@ -94,7 +94,7 @@ def cosines(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def compare(fit: wtf.Factorisation, truth: Mixture) -> Found:
-    """Bring the atoms into the order that is most similar to the true sources."""
+    """Match the atoms to the true sources."""
     shares, down, across = fit.factors
     atoms: FloatArray = np.einsum("ir,jr->rij", down, across)
     similarity = cosines(truth.sources, atoms)
@@ -117,7 +117,7 @@ def row(name: str, fit: wtf.Factorisation, found: Found, seconds: float) -> str:
 
 
 def frame(ax: Axes, title: str, *, labelled: bool) -> None:
-    """Title and axes of a panel that shows images."""
+    """Set the title and the axes of an image panel."""
     ax.set_title(title)
     ax.set_xticks([-0.5, 0, 0.5])
     ax.set_yticks([-0.5, 0, 0.5])
@@ -128,12 +128,12 @@ def frame(ax: Axes, title: str, *, labelled: bool) -> None:
 
 
 def show_image(ax: Axes, image: FloatArray) -> None:
-    """One image of the data, in grey."""
+    """Show one image of the data in grey."""
     ax.imshow(image, cmap="Greys", extent=(-1, 1, 1, -1), interpolation="nearest")
 
 
 def show_atoms(ax: Axes, atoms: FloatArray) -> None:
-    """All atoms in one picture, each in a colour of its own and scaled to its largest value."""
+    """Show all atoms in one image, each in its own colour, scaled to its largest value."""
     ink = 1 - np.asarray([to_rgb(colour) for colour in plot.COLOURS[:RANK]])
     scaled = atoms / atoms.max(axis=(1, 2), keepdims=True)
     picture = np.clip(1 - np.einsum("rij,rc->ijc", scaled, ink), 0, 1)
@@ -141,7 +141,7 @@ def show_atoms(ax: Axes, atoms: FloatArray) -> None:
 
 
 def show_shares(ax: Axes, truth: Mixture, found: Found) -> None:
-    """Found against true shares, in the colours of the atoms."""
+    """Plot estimated against true shares, in the colours of the atoms."""
     ax.plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
     for r, (colour, marker) in enumerate(zip(plot.COLOURS, MARKERS, strict=False)):
         ax.scatter(
@@ -156,7 +156,7 @@ def show_shares(ax: Axes, truth: Mixture, found: Found) -> None:
 
 
 def draw(truth: Mixture, wasserstein: Found, frobenius: Found) -> Figure:
-    """Data and true sources above; atoms and shares of both fits below."""
+    """A figure with data and true sources above, atoms and shares of both fits below."""
     figure = Figure(figsize=(10, 5.3), dpi=150, layout="constrained")
     panels: Any = figure.subplots(2, 4)
     mixed = np.sort(np.argsort(truth.shares.min(axis=1))[-3:])  # where every source is visible
@@ -175,8 +175,8 @@ def draw(truth: Mixture, wasserstein: Found, frobenius: Found) -> Figure:
     return figure
 
 
-def _whole(fit: wtf.Factorisation) -> wtf.Factorisation:
-    """Half a demonstration is none: Ctrl-C ends it."""
+def _uninterrupted(fit: wtf.Factorisation) -> wtf.Factorisation:
+    """The fit; raises KeyboardInterrupt if it was stopped by Ctrl-C."""
     if fit.stopped:
         raise KeyboardInterrupt
     return fit
@@ -196,35 +196,35 @@ def run(
     save: Callable[[Path, Callable[[Path], object]], Path | None] = _save,
 ) -> Path | None:
     """
-    Fit, print and draw.
+    Fit both models, print a table and save a figure.
 
     Parameters
     ----------
     out : Path
-        Where the picture goes.
+        The file of the figure.
     write : callable
         Prints a line.
     progress : bool
         Show progress bars.
     seed : int
-        Another one draws other images.
+        Sets the random images.
     save : callable
-        Calls the function that writes the picture, and returns where it is.
+        Calls its second argument with a path and returns that path.
 
     Returns
     -------
     Path or None
-        What ``save`` returned.
+        The path returned by ``save``.
     """
     truth = mixture(np.random.default_rng(seed))
     X = truth.images
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=10.0)
     begin = time.perf_counter()
-    wasserstein = _whole(wtf.cp(X, RANK, loss, rho=2e-3, rng=0, progress=progress))
+    wasserstein = _uninterrupted(wtf.cp(X, RANK, loss, rho=2e-3, rng=0, progress=progress))
     between = time.perf_counter()
-    # The squared error has many local minima: the best of five starts. Its values are small, and
-    # so is the weight of the entropy.
-    frobenius = _whole(
+    # The squared error has many local minima: take the best of five initialisations. Its values
+    # are small, and the weight of the entropy is chosen accordingly.
+    frobenius = _uninterrupted(
         wtf.cp(X, RANK, wtf.Frobenius(), rho=1e-6, rng=0, n_init=5, progress=progress)
     )
     end = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the command line shows: progress with a way to stop, and tables."""
+"""Output of the command line: a progress bar that handles Ctrl-C, and tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import wtfarray as wtf
 
 class Watch:
     """
-    A progress bar that also turns the first Ctrl-C into a stop after the present step.
+    A progress bar; the first Ctrl-C stops the fit after the current step.
 
-    Stopped in this way a fit writes its checkpoint, unless it is on its last steps, through kinks,
-    which are done again. The second Ctrl-C ends the step.
+    A fit stopped in this way writes its checkpoint, except during prox-linear steps, which are
+    repeated when the fit continues. A second Ctrl-C interrupts the current step.
     """
 
     def __init__(self, console: Console, title: str, total: int, *, visible: bool) -> None:
@@ -37,10 +37,10 @@ class Watch:
             disable=not (visible and console.is_terminal),
         )
         self._task = self._progress.add_task(title, total=total, state="")
-        self._before: Any = None
+        self._previous_handler: Any = None
 
     def step(self, state: wtf.FitState) -> bool:
-        """Show a step; True once the fit is to end. This is the fit's callback."""
+        """The callback of the fit: show a step; True ends the fit after a Ctrl-C."""
         rough = "" if state.level == 1.0 else " (rough)"
         text = f", objective {state.objective:.6g}, gap {state.gap:.1e}{rough}"
         self._progress.update(self._task, completed=state.n_iter, state=text)
@@ -52,7 +52,7 @@ class Watch:
         self._console.print("stopping after this step; press Ctrl-C again to stop at once")
 
     def __enter__(self) -> Watch:
-        self._before = signal.signal(signal.SIGINT, self._stop)
+        self._previous_handler = signal.signal(signal.SIGINT, self._stop)
         self._progress.start()
         return self
 
@@ -63,11 +63,11 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         self._progress.stop()
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._previous_handler)
 
 
 def summary(fit: wtf.Factorisation, *written: Path) -> Table:
-    """What a fit is, how good, and which files were written."""
+    """A table of model, loss, objective and convergence, and of the files written."""
     rank: object = fit.factors[0].shape[1]
     if fit.core is not None:
         rank = ", ".join(str(factor.shape[1]) for factor in fit.factors)
@@ -82,7 +82,7 @@ def summary(fit: wtf.Factorisation, *written: Path) -> Table:
             ("objective", f"{fit.objective:.8g}"),
             ("duality gap", f"{fit.gap:.2g}"),
             ("converged", "yes" if fit.converged else "no"),
-            ("why it ended", fit.message),
+            ("message", fit.message),
             ("iterations", str(fit.n_iter)),
             ("time", f"{seconds:.1f} s"),
             *(("written", str(path)) for path in written),
@@ -91,10 +91,10 @@ def summary(fit: wtf.Factorisation, *written: Path) -> Table:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> Table:
-    """Two columns, names and values."""
+    """A table with two columns, names and values."""
     found = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     found.add_column(style="bold", no_wrap=True)
     found.add_column(overflow="fold")
     for name, value in rows:
-        found.add_row(name, Text(value))  # as text, for a path may look like markup
+        found.add_row(name, Text(value))  # as text, because a path may look like markup
     return found

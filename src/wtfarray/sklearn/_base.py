@@ -1,4 +1,4 @@
-"""What the three estimators share: validation, fit, transform, score."""
+"""The base class of the estimators: validation, fit, transform and score."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, runn
 from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
 
 PROJECTION_TOL = 1e-9
-"""Tolerance of `transform`, whose problem is convex."""
+"""Tolerance of `transform`, a convex problem."""
 PROJECTION_ITERATIONS = 1000
-"""Iterations of `transform` at most."""
+"""Largest number of iterations of `transform`."""
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the estimators; they say which model and which grid."""
+    """Base class of the estimators; a subclass defines the model and the grid."""
 
     _kind: Kind
     _last: list[Array]
-    """The blocks of the features, as the last batch left them."""
+    """All blocks but the sample factor, after the last batch."""
     _mean: list[Array]
     """Their running mean."""
 
@@ -91,12 +91,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Parameters
         ----------
         X : array (n_samples, ...)
-            Non-negative samples. Each counts by its shape, not by its mass; empty ones are left
-            out.
+            Non-negative samples. Each is scaled to mass one; empty samples are ignored.
         y : ignored
-            There for the pipelines of scikit-learn.
+            Present for compatibility with scikit-learn.
         sample_weight : array (n_samples,), optional
-            A sample of weight two counts as two samples.
+            A weight of two is equivalent to repeating the sample.
 
         Returns
         -------
@@ -109,20 +108,21 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def partial_fit(self, X: Array, y: object = None, sample_weight: Array | None = None) -> Self:
         """
-        Go on with a batch of samples.
+        Update the components with a batch of samples.
 
-        The first batch is fitted as by `fit`. Every other is fitted with the atoms held to what
-        they were, the more so the more samples have been seen, and ``components_`` is a running
-        mean of the atoms. Several passes over the data come to what `fit` finds in all of them.
+        The first batch is fitted as by `fit`. In every other batch, a proximal term keeps the
+        components close to the previous ones, with a weight that grows with the number of samples
+        seen. ``components_`` is a running mean. Several passes over the data approach the result
+        of `fit`.
 
         Parameters
         ----------
         X : array (n_samples, ...)
-            A batch, best drawn at random from the data.
+            A batch of samples, preferably drawn at random from the data.
         y : ignored
-            There for the pipelines of scikit-learn.
+            Present for compatibility with scikit-learn.
         sample_weight : array (n_samples,), optional
-            A sample of weight two counts as two samples.
+            A weight of two is equivalent to repeating the sample.
 
         Returns
         -------
@@ -142,7 +142,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         blocks, n_iter = proximal_step(
             spec, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
         )
-        self._keep(samples, blocks, running_share(past))
+        self._set_fitted(samples, blocks, running_share(past))
         self.n_iter_ += n_iter
         self.n_samples_seen_ += samples.total
         return self
@@ -165,12 +165,12 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             warnings.warn(
                 f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
             )
-        self._keep(samples, result.blocks, 1.0)
+        self._set_fitted(samples, result.blocks, 1.0)
         self.n_iter_ = result.n_iter
         self.n_samples_seen_ = samples.total
 
     def _problem(self, samples: Samples) -> Specification:
-        """The problem of these samples, with checked parameters."""
+        """The problem for these samples, with checked parameters."""
         positive_integer("n_init", self.n_init)
         positive_integer("max_iter", self.max_iter)
         positive_number("tol", self.tol)
@@ -184,10 +184,10 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             positive_number("rho_atoms", self.rho_atoms),
         )
 
-    def _keep(self, samples: Samples, blocks: list[Array], share: float) -> None:
-        """Set what was learned; ``share`` is the weight of these blocks in the running mean."""
+    def _set_fitted(self, samples: Samples, blocks: list[Array], share: float) -> None:
+        """Set the fitted attributes; ``share`` is the weight of the blocks in the running mean."""
         xp = array_namespace(samples.data)
-        model = xp.matmul(blocks[0], self._multiplied(blocks).mT)
+        model = xp.matmul(blocks[0], self._components_of(blocks).mT)
         self.reconstruction_err_ = self._excess(samples.data, model, samples.weights)
         mean = self._last = blocks[1:]
         if share < 1:
@@ -196,22 +196,22 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 for old, new in zip(self._mean, mean, strict=True)
             ]
         self._mean = mean
-        components = self._multiplied([blocks[0], *mean]).mT
+        components = self._components_of([blocks[0], *mean]).mT
         self.components_ = xp.reshape(components, (-1, *self._sample_shape))
-        self._name(mean)
+        self._set_factors(mean)
 
-    def _name(self, blocks: list[Array]) -> None:
-        """Set what the components are made of, if there is more to say of it."""
+    def _set_factors(self, blocks: list[Array]) -> None:
+        """Set the attributes of factors and core, if the model has them."""
 
-    def _multiplied(self, blocks: list[Array]) -> Array:
-        """The components that all blocks but the first make, (bins of a sample, n_components)."""
+    def _components_of(self, blocks: list[Array]) -> Array:
+        """The components, (bins of a sample, n_components), from all blocks but the first."""
         if self._kind == "tucker":
             return atoms_of(blocks[:-1], blocks[-1], None)
         return atoms_of(blocks, None, None)
 
     def transform(self, X: Array) -> Array:
         """
-        The coefficients of samples: a convex problem, all components held.
+        The coefficients of samples, with fixed components: a convex problem.
 
         Parameters
         ----------
@@ -238,9 +238,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         X : array (n_samples, ...)
             Non-negative samples.
         y : ignored
-            There for the pipelines of scikit-learn.
+            Present for compatibility with scikit-learn.
         sample_weight : array (n_samples,), optional
-            A sample of weight two counts as two samples.
+            A weight of two is equivalent to repeating the sample.
 
         Returns
         -------
@@ -251,7 +251,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def inverse_transform(self, X: Array) -> Array:
         """
-        The samples that coefficients stand for.
+        Reconstruct samples from their coefficients.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Returns
         -------
         array (n_samples, ...)
-            Sums of components; close to what was transformed, blurred by the kernel.
+            Sums of components, close to the original samples blurred by the kernel.
         """
         check_is_fitted(self, "components_")
         if not hasattr(X, "dtype") or not get_config()["array_api_dispatch"]:
@@ -275,18 +275,19 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def score(self, X: Array, y: object = None, sample_weight: Array | None = None) -> float:
         """
-        Minus the mean loss of samples after projection on the components; at most 0.
+        Minus the mean loss of samples after projection onto the components; at most 0.
 
-        The loss of a sample of mass one is counted from the least that any model could have, that
-        of the sample blurred by the kernel. It may be compared between ranks, ``rho``, starts and
-        solvers, but not between costs, ``eps`` or ``lam``, which make it another loss.
+        The loss of each sample, scaled to mass one, is taken relative to its minimum over all
+        models, which is attained by the sample blurred by the kernel. Scores can be compared
+        between ranks, values of ``rho`` and initialisations, but not between costs, values of
+        ``eps`` or ``lam``, which change the loss.
 
         Parameters
         ----------
         X : array (n_samples, ...)
-            Non-negative samples; empty ones are left out.
+            Non-negative samples; empty samples are ignored.
         y : ignored
-            There for the searches of scikit-learn.
+            Present for compatibility with scikit-learn.
         sample_weight : array (n_samples,), optional
             Weights of the mean.
 
@@ -302,7 +303,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return -self._excess(samples.data, model, samples.weights)
 
     def _coefficients(self, X: Array) -> Array:
-        """The coefficients of samples of mass one; 0 for those that are empty."""
+        """The coefficients of samples of mass one; zero for empty samples."""
         xp = array_namespace(X)
         filled = np.flatnonzero(to_host(per_sample(X)) > 0)
         found = xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))
@@ -320,7 +321,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 message = f"{type(self).__name__}: {projected.message}"
                 warnings.warn(message, ConvergenceWarning, stacklevel=4)
             found = xp.concat([found, projected.coefficients])
-        # Row 0 of what was found belongs to all empty samples.
+        # Row 0 is shared by all empty samples.
         where = np.zeros(X.shape[0], dtype=np.int64)
         where[filled] = np.arange(1, filled.size + 1)
         return rows(found, where)
@@ -333,11 +334,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return array_namespace(X).reshape(components, (components.shape[0], -1))
 
     def _excess(self, X: Array, Y: Array, weights: Array | None) -> float:
-        """The mean over samples of mass one of ``OT(x, y) - min_y OT(x, y)``."""
+        """The mean of ``OT(x, y) - min_y OT(x, y)`` over samples of mass one."""
         xp = array_namespace(X)
         X, Y = (self._on_grid(Z) / Z.shape[0] for Z in (X, Y))
         if weights is not None:
-            # The excess is homogeneous: a sample twice as heavy counts twice.
+            # The excess is homogeneous: weights can be applied to the masses.
             X, Y = (Z * spread(weights, Z) for Z in (X, Y))
         least, _ = self.loss_.conjugate(X, xp.zeros_like(X))
         return max(float(wasserstein(X, Y, self.loss_).value + least), 0.0)
@@ -346,7 +347,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))
 
     def _validated(self, X: Array, method: str, *, reset: bool) -> Array:
-        """The samples as floating numbers, of the library that they came in if that is allowed."""
+        """The samples as a floating-point array, of their own library if dispatch is enabled."""
         if not reset:
             self._check_namespace(X, method)
         X = validate_data(
@@ -364,24 +365,24 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return as_floating("X", X, common_namespace(X=X))
 
     def _check_namespace(self, X: Array, method: str) -> None:
-        """With dispatch on, refuse arrays of another library or device than those of the fit."""
+        """If dispatch is enabled, refuse arrays with another library or device than the fit."""
         if not get_config()["array_api_dispatch"]:
             return
         X = X if hasattr(X, "__array_namespace__") or hasattr(X, "device") else np.empty(0)
-        ours = self.components_
-        same = array_namespace(X) is array_namespace(ours)
-        if not same or (not is_numpy_array(X) and device_of(X) != device_of(ours)):
+        fitted = self.components_
+        same = array_namespace(X) is array_namespace(fitted)
+        if not same or (not is_numpy_array(X) and device_of(X) != device_of(fitted)):
             msg = (
                 f"X is an array of {array_namespace(X).__name__} on device {device_of(X)} and "
-                f"components_ one of {array_namespace(ours).__name__} on {device_of(ours)}: inputs "
-                f"passed to {type(self).__name__}.{method}() must use the same namespace and "
-                f"device as those of fit()"
+                f"components_ one of {array_namespace(fitted).__name__} on {device_of(fitted)}: "
+                f"inputs passed to {type(self).__name__}.{method}() must use the same namespace "
+                f"and device as those of fit()"
             )
             raise ValueError(msg)
 
     @property
     def _n_features_out(self) -> int:
-        """The number of columns of `transform`."""
+        """The number of columns of the output of `transform`."""
         return int(self.components_.shape[0])
 
     def __sklearn_tags__(self) -> Tags:

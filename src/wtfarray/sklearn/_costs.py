@@ -1,4 +1,4 @@
-"""The ground cost that an estimator is told, as a loss in units of the mean cost."""
+"""The loss of an estimator, from its ground cost scaled to mean one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.costs import grid_cost
 
 POWERS = {"sqeuclidean": 2.0, "cityblock": 1.0}
-"""The named costs of a grid: sums over the axes of the distance to a power."""
+"""Named costs on a grid: powers p of the distance, summed over the axes."""
 
 Cost = str | Array | Sequence[Array]
 
 
 def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The grid on which the features of a matrix lie, in C order."""
+    """The shape of the grid of the features, in C order."""
     if grid_shape is not None:
         sizes = (grid_shape,) if isinstance(grid_shape, (int, np.integer)) else tuple(grid_shape)
         shape = tuple(positive_integer(f"grid_shape[{k}]", n) for k, n in enumerate(sizes))
     elif isinstance(cost, (list, tuple)):
         for k, matrix in enumerate(cost):
             if not is_array_api_obj(matrix):
-                msg = f"cost[{k}] is a {type(matrix).__name__}: expected an array for every axis"
+                msg = f"cost[{k}] is a {type(matrix).__name__}: expected one array per axis"
                 raise TypeError(msg)
         shape = tuple(int(matrix.shape[0]) for matrix in cost)
     else:
@@ -35,14 +35,14 @@ def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None)
     if math.prod(shape) != n_features:
         msg = (
             f"X has {n_features} features, but the grid of grid_shape or cost is {shape}: expected "
-            f"a grid of as many points"
+            f"a grid with {n_features} points"
         )
         raise ValueError(msg)
     return shape
 
 
 def transport_loss(cost: Cost, eps: float, lam: float, grid: tuple[int, ...]) -> Wasserstein:
-    """The loss of samples on a grid; the cost is scaled to mean one."""
+    """The loss for samples on a grid, with the cost scaled to mean one."""
     modes: tuple[tuple[int, ...], ...] | None = None
     if isinstance(cost, str):
         if cost not in POWERS:
@@ -53,8 +53,8 @@ def transport_loss(cost: Cost, eps: float, lam: float, grid: tuple[int, ...]) ->
     if not isinstance(cost, (list, tuple)):
         cost, modes = (cost,), (tuple(range(1, len(grid) + 1)),)
     elif len(cost) != len(grid):
-        msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one for each axis of {grid}"
+        msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one per axis of {grid}"
         raise ValueError(msg)
     given = Wasserstein(cost, eps, lam, modes)
-    scale = given.mean_cost() or 1.0  # one bin costs nothing
+    scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
     return Wasserstein([matrix / scale for matrix in given.costs], eps, lam, modes)

@@ -19,64 +19,65 @@ class WassersteinNMF(WassersteinDecomposition):
     Matrix factorisation of samples x features with a smoothed Wasserstein loss.
 
     ``X ~ W @ components_``: every sample is a sum of components of mass one, and the coefficients
-    of a sample sum to its mass. What is minimised is a mean over the samples, all taken at mass
-    one, and over the components::
+    of a sample sum to its mass. The objective is a mean over the samples, scaled to mass one, and
+    over the components::
 
         mean_i [ OT(x_i, components_^T a_i) + rho_coefs E(a_i) ] + rho_atoms mean_j E(components_j)
 
     with the transport loss OT of `wtfarray.Wasserstein` and ``E(a) = <a, log a - 1>``, up to
-    constants. So no parameter changes its meaning with the number of samples, features or
-    components, or with the scale of X; all are in units of the mean cost.
+    constants. The meaning of the parameters therefore does not depend on the number of samples,
+    features or components, nor on the scale of X. They are in units of the mean cost.
 
     Parameters
     ----------
     n_components : int, default 2
         Number of components.
     cost : {"sqeuclidean", "cityblock"}, array (n_features, n_features) or list of arrays
-        What it takes to move mass from one feature to another. A name: the squared or the
-        city-block distance on the grid of the features. A matrix, or one matrix for each axis of
-        the grid, whose sum is the cost. The cost is divided by its mean.
+        Cost of transporting mass between two features. A name: the squared or the city-block
+        distance on the grid of the features. A matrix: the costs between all features. A list: one
+        matrix per axis of the grid; the cost is their sum. The cost is divided by its mean.
     grid_shape : tuple of int, optional
-        The grid on which the features lie, in C order; by default a line, or the grid of a list of
+        The grid of the features, in C order; by default a line, or the grid given by a list of
         costs.
     eps : float, default 0.05
-        The smoothing; above 0, from 1e-3 (fine detail, slow) to 0.5 (coarse, fast). On a line of
-        n features, below about ``6 / n**2`` nothing is blurred.
+        Smoothing of the loss, positive; typically from 1e-3 (fine detail, slow) to 0.5 (coarse,
+        fast). On a line of n features, values below about ``6 / n**2`` do not blur the model.
     lam : float, default 10
-        How strictly mass must arrive as the model says; above 0, from 1 (mass far away is left
-        out) to 100. ``inf`` is balanced transport.
+        Creating or destroying mass costs about ``lam`` per unit. Positive, typically from 1
+        (distant mass is not transported) to 100; ``inf`` is balanced transport.
     rho_coefs : float, default 1e-2
-        Weight of the entropy of a sample's coefficients; above 0, from 1e-4 (few components a
-        sample) to 0.1 (even coefficients).
+        Weight of the entropy of the coefficients of a sample, positive; typically from 1e-4 (few
+        components per sample) to 0.1 (even coefficients).
     rho_atoms : float, default 1e-3
-        Weight of the mean entropy of the components; above 0, from 1e-5 (sharp) to 0.1 (smooth).
+        Weight of the mean entropy of the components, positive; typically from 1e-5 (sharp) to 0.1
+        (smooth).
     init : {None, "kl", "random", "nnsvd"}
-        Where to start; see `wtfarray.cp`.
+        Initialisation; see `wtfarray.cp`.
     n_init : int, default 1
-        Number of starts; the best is kept.
+        Number of initialisations; the best result is kept.
     max_iter : int, default 300
-        Iterations at most.
+        Largest number of iterations.
     tol : float, default 1e-5
-        Stop when the objective falls by less than this, relatively.
+        Tolerance on the relative decrease of the objective, at which the fit stops.
     random_state : int, numpy.random.RandomState or None
-        Seed of the start.
+        Seed of the initialisation.
 
     Attributes
     ----------
     components_ : array (n_components, n_features)
-        Of mass one each.
+        The components, each of mass one.
     loss_ : wtfarray.Wasserstein
-        The loss that was fitted, its cost scaled to mean one.
+        The fitted loss, with the cost scaled to mean one.
     reconstruction_err_ : float
-        Mean loss of the samples, or those of the last batch, where the fit ended; see `score`.
+        Mean loss of the samples, or of the last batch, at the end of the fit; see `score`.
     n_iter_ : int
-        Iterations so far.
+        Number of iterations so far.
     n_samples_seen_ : float
-        Samples fitted so far, by weight.
+        Total weight of the samples fitted so far.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : array of str
-        Names of the features, if X had any.
+        Names of the features, if X has any.
 
     Examples
     --------
@@ -129,26 +130,27 @@ class WassersteinCP(WassersteinDecomposition):
     """
     CP decomposition of a stack of tensors with a smoothed Wasserstein loss.
 
-    As `WassersteinNMF`, but samples are tensors, X is (n_samples, n_1, ..., n_t), and every
-    component is an outer product of one vector a mode. Its entropy is the sum of theirs.
+    Like `WassersteinNMF`, but samples are tensors, X is (n_samples, n_1, ..., n_t), and every
+    component is an outer product of one vector per mode. Its entropy is the sum of the entropies of
+    the vectors.
 
     Parameters
     ----------
     n_components : int, default 2
         Number of components.
     cost : {"sqeuclidean", "cityblock"}, array (n, n) or list of arrays (n_k, n_k)
-        A name: the squared or the city-block distance on the grid of a sample. One matrix for each
-        mode, whose sum is the cost, or one for all bins of a sample in C order. The cost is divided
-        by its mean.
+        A name: the squared or the city-block distance on the grid of a sample. A list: one matrix
+        per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
+        order. The cost is divided by its mean.
     eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`.
 
     Attributes
     ----------
     components_ : array (n_components, n_1, ..., n_t)
-        Of mass one each.
+        The components, each of mass one.
     factors_ : list of arrays (n_k, n_components)
-        The vectors of the components; columns sum to one.
+        The vectors of the components; each column sums to one.
     loss_, reconstruction_err_, n_iter_, n_samples_seen_, n_features_in_, feature_names_in_
         As for `WassersteinNMF`; ``n_features_in_`` is n_1.
 
@@ -164,7 +166,7 @@ class WassersteinCP(WassersteinDecomposition):
 
     _kind: Kind = "cp"
 
-    def _name(self, blocks: list[Array]) -> None:
+    def _set_factors(self, blocks: list[Array]) -> None:
         self.factors_ = blocks
 
 
@@ -172,15 +174,15 @@ class WassersteinTucker(WassersteinDecomposition):
     """
     Tucker decomposition of a stack of tensors with a smoothed Wasserstein loss.
 
-    As `WassersteinCP`, but a component is a slice of the core times one factor a mode, and its mass
-    is only near one. ``rho_atoms`` weighs the mean entropy of the columns of every factor, and of
-    the slices of the core.
+    Like `WassersteinCP`, but a component is a slice of the core multiplied by one factor per mode,
+    and its mass is only approximately one. ``rho_atoms`` is the weight of the mean entropy of the
+    columns of every factor, and of the slices of the core.
 
     Parameters
     ----------
     n_components : int or tuple of int, default 2
-        Size of the core: the number of components, then the columns of the factor of each mode. A
-        single number stands for all of them, or the size of the mode where that is smaller.
+        Size of the core: the number of components, then the number of columns of the factor of each
+        mode. A single number is used for all of them, limited to the size of the mode.
     cost
         As for `WassersteinCP`.
     eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
@@ -189,11 +191,11 @@ class WassersteinTucker(WassersteinDecomposition):
     Attributes
     ----------
     components_ : array (n_components, n_1, ..., n_t)
-        Core and factors multiplied out.
+        The components: the core multiplied by the factors.
     core_ : array
-        Of the size that ``n_components`` says.
+        The core, of the size given by ``n_components``.
     factors_ : list of arrays (n_k, r_k)
-        Columns sum to one.
+        The factors; each column sums to one.
     loss_, reconstruction_err_, n_iter_, n_samples_seen_, n_features_in_, feature_names_in_
         As for `WassersteinNMF`; ``n_features_in_`` is n_1.
 
@@ -211,13 +213,15 @@ class WassersteinTucker(WassersteinDecomposition):
 
     def _rank(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if math.isinf(self.loss_.lam):
-            msg = "lam is inf: expected a finite number, for the mass of a component is free"
+            msg = (
+                "lam is inf: expected a finite number, because the mass of a component is not fixed"
+            )
             raise ValueError(msg)
         if isinstance(self.n_components, Sequence):
             if len(self.n_components) != len(shape) + 1:
                 msg = (
                     f"n_components is {self.n_components!r}: expected a number, or "
-                    f"{len(shape) + 1} of them, one for each mode of X"
+                    f"{len(shape) + 1} of them, one per mode of X"
                 )
                 raise ValueError(msg)
             return tuple(
@@ -226,5 +230,5 @@ class WassersteinTucker(WassersteinDecomposition):
         rank = positive_integer("n_components", self.n_components)
         return (rank, *(min(rank, n) for n in shape))
 
-    def _name(self, blocks: list[Array]) -> None:
+    def _set_factors(self, blocks: list[Array]) -> None:
         *self.factors_, self.core_ = blocks

@@ -1,4 +1,4 @@
-"""The problem that the estimators solve: at once, or one mini-batch after the other."""
+"""The optimisation problem of the estimators, for all samples or for mini-batches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from wtfarray._solvers.envelope import minimise
 from wtfarray._solvers.objective import JointObjective
 from wtfarray.sklearn._samples import Samples
 
-PULL = 0.03
+PROXIMAL_WEIGHT = 0.03
 """
-Share of eps by which a sample seen before holds the atoms.
+Weight of the proximal term per sample seen, as a fraction of eps.
 
-With more, what the first batches got wrong is slow to go. With less, the atoms follow every batch.
-On shifted bumps, 0.03 with the running mean came closest to the full fit, of 0.03, 0.1, 0.3 and 1.
+With a larger weight, errors of the first batches decay slowly; with a smaller one, the atoms follow
+every batch. Of 0.03, 0.1, 0.3 and 1 with the running mean, 0.03 came closest to the full fit on
+shifted bumps.
 """
 BATCH_TOL = 0.1
-"""A batch is solved to this share of the tolerance, for errors add up over the batches."""
+"""Fraction of the tolerance used for a batch, because errors accumulate over the batches."""
 
 
 def mean_problem(
@@ -40,11 +41,11 @@ def mean_problem(
     rho_atoms: float,
 ) -> Specification:
     """
-    The library's problem for an objective that is a mean.
+    The factorisation problem whose objective is a mean over samples.
 
-    The library adds up the samples. Multiplied by their number, the weighted mean over the samples
-    of ``loss + rho_coefs E(coefficients)`` plus ``rho_atoms`` times the mean over the columns of
-    ``E(column)``, for every factor of the features, is such a sum.
+    The objective is the weighted mean over the samples of ``loss + rho_coefs E(coefficients)``,
+    plus ``rho_atoms`` times the mean over the columns of ``E(column)`` for every factor of the
+    features. Multiplied by the number of samples, it is a sum over samples as in `specify`.
     """
     X = samples.data
     n, modes = X.shape[0], 2 if kind == "nmf" else X.ndim
@@ -61,7 +62,7 @@ def mean_problem(
         sample_weight=samples.weights,
     )
     first = rho_coefs if samples.weights is None else rho_coefs * samples.weights[:, None]
-    # The core counts as the columns of the samples' factor: its slices are what they stand for.
+    # The core has one slice per column of the sample factor.
     counts = [shape[1] for shape in spec.shapes[1:modes]]
     counts += [shape[0] for shape in spec.shapes[modes:]]
     return replace(spec, rho=(first, *(rho_atoms * n / count for count in counts)))
@@ -76,7 +77,7 @@ def fit_all(
     tol: float,
     rng: np.random.Generator,
 ) -> FitSolution:
-    """The best of several starts."""
+    """The best of several initialisations."""
     options = SolverOptions(init=init, tol=tol, max_iter=max_iter)
     return best_of(n_init, spec, options, rng)
 
@@ -91,31 +92,31 @@ def proximal_step(
     tol: float,
 ) -> tuple[list[Array], int]:
     """
-    Fit a batch, all blocks at once, and hold the atoms to what they were.
+    Fit a batch, over all blocks at once, with a proximal term on the atoms.
 
-    To the mean objective of the batch is added, in place of the samples seen before, which are
-    ``past`` times as many, ``PULL eps past`` times the mean of KL(atom | what it was): the loss is
-    eps strongly convex relative to the entropy. So steps shrink like one over the number of
-    samples seen, a stochastic proximal point method in the geometry of the entropy.
+    The samples seen before, ``past`` times as many as in the batch, are replaced by the proximal
+    term ``PROXIMAL_WEIGHT eps past`` times the mean of KL(atom | previous atom), because the loss
+    is eps strongly convex relative to the entropy. Steps then decrease like one over the number of
+    samples seen: a stochastic proximal point method in the geometry of the entropy.
 
-    Returns the blocks and the number of iterations. See `running_share` for what to do with them.
+    Returns the blocks, to be averaged with `running_share`, and the number of iterations.
     """
     X = spec.X
     xp = array_namespace(X)
     n, modes = X.shape[0], spec.modes
-    pull = PULL * eps * past
-    before = [
+    proximal = PROXIMAL_WEIGHT * eps * past
+    previous = [
         feasible(xp.astype(block, X.dtype), constraint)
         for block, constraint in zip(atoms, spec.constraints[1:], strict=True)
     ]
     first = xp.ones(spec.shapes[0], dtype=X.dtype, device=device_of(X))
-    start = [feasible(first, spec.constraints[0]), *before]
+    start = [feasible(first, spec.constraints[0]), *previous]
     start = kl_steps(spec.model, X, start, spec.constraints, (0,))
-    # rho E(A) + pull KL(A|B) = (rho + pull) H(A | B^(pull / (rho + pull))) + constant
+    # rho E(A) + w KL(A|B) = (rho + w) H(A | B^(w / (rho + w))) + constant
     rho: list[float | Array] = [spec.rho[0]]
     references: list[Array | None] = [None]
-    for k, block in enumerate(before, start=1):
-        weight = pull * n / (block.shape[1] if k < modes else block.shape[0])
+    for k, block in enumerate(previous, start=1):
+        weight = proximal * n / (block.shape[1] if k < modes else block.shape[0])
         rho.append(spec.rho[k] + weight)
         references.append(block ** (weight / (spec.rho[k] + weight)))
     problem = replace(spec.problem(), rho=tuple(rho), references=tuple(references))
@@ -133,9 +134,9 @@ def proximal_step(
 
 def running_share(past: float) -> float:
     """
-    The weight of the last atoms in the running mean of all, after ``past`` batches of their size.
+    The weight of the latest atoms in the running mean, after ``past`` batches of the same size.
 
-    The atoms themselves go on moving with every batch. Their mean, in which the late ones count
-    more (polynomial-decay averaging, Shamir and Zhang 2013), comes to rest.
+    The atoms change with every batch. Their mean, which weights recent ones more (polynomial-decay
+    averaging, Shamir and Zhang 2013), converges.
     """
     return 4.0 / (past + 4.0)

@@ -1,4 +1,4 @@
-"""Samples as an estimator sees them: of mass one, each once, with a weight."""
+"""The samples of an estimator: distinct, of mass one, with weights."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Samples:
     """Distinct samples of mass one."""
 
     data: Array
-    """(n, ...), in an order that does not depend on that in which they came."""
+    """(n, ...), in an order that does not depend on the order of the input."""
     weights: Array | None
-    """(n,), of mean one; None where all are one."""
+    """(n,), of mean one; None if all are one."""
     total: float
-    """The sum of the weights as they were given."""
+    """The sum of the original weights."""
 
 
 def to_unit_mass(X: Array) -> tuple[Array, Array]:
-    """The samples divided by their mass, and that mass, (n,); empty samples stay empty."""
+    """The samples divided by their masses, and the masses, (n,); empty samples stay empty."""
     xp = array_namespace(X)
     mass = per_sample(X)
     refuse_where(~xp.isfinite(mass), "the mass of X", mass, "samples of finite mass")
@@ -36,7 +36,7 @@ def to_unit_mass(X: Array) -> tuple[Array, Array]:
 
 
 def sample_weights(sample_weight: object, n: int) -> NDArray[np.float64]:
-    """The weights, on the host; ones when there are none."""
+    """The weights on the host; by default ones."""
     if sample_weight is None:
         return np.ones(n)
     if is_array_api_obj(sample_weight) and not isinstance(sample_weight, np.ndarray):
@@ -45,7 +45,9 @@ def sample_weights(sample_weight: object, n: int) -> NDArray[np.float64]:
     if weights.ndim == 0:
         weights = np.full(n, weights)
     if weights.shape != (n,):
-        msg = f"sample_weight has shape {weights.shape}: expected ({n},), one for each sample of X"
+        msg = (
+            f"sample_weight has shape {weights.shape}: expected ({n},), one weight per sample of X"
+        )
         raise ValueError(msg)
     refuse_where(~np.isfinite(weights), "sample_weight", weights, "finite values")
     refuse_where(weights < 0, "sample_weight", weights, "non-negative values")
@@ -57,19 +59,19 @@ def sample_weights(sample_weight: object, n: int) -> NDArray[np.float64]:
 
 def distinct_samples(X: Array, sample_weight: object) -> Samples:
     """
-    Each sample once, with the sum of the weights of its copies.
+    The distinct samples, each with the sum of the weights of its copies.
 
-    A sample of weight two is then the same as two samples, and the order of the samples changes
-    nothing. Samples without weight or mass say nothing about shapes and are left out.
+    A weight of two is then equivalent to repeating the sample, and the result does not depend on
+    the order of the samples. Samples of zero mass or zero weight are ignored.
     """
     xp = array_namespace(X)
     weights = sample_weights(sample_weight, X.shape[0])
     X, mass = to_unit_mass(X)
     weights = np.where(to_host(mass) > 0, weights, 0.0)
     if not np.any(weights > 0):
-        msg = "X has no sample with both mass and weight: expected at least one"
+        msg = "X has no sample of positive mass and weight: expected at least one"
         raise ValueError(msg)
-    # A key that equal samples share, and that hardly any two others do.
+    # Equal samples have equal keys; other samples almost never do.
     key = np.random.default_rng(0).uniform(1.0, 2.0, tuple(X.shape[1:]))
     keys = to_host(per_sample(X * xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]))
     order = np.argsort(keys, kind="stable")
@@ -89,7 +91,7 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
     )
 
 
-def rows(X: Array, some: NDArray[np.intp]) -> Array:
-    """Some samples, by their numbers."""
+def rows(X: Array, indices: NDArray[np.intp]) -> Array:
+    """The samples with the given indices."""
     xp = array_namespace(X)
-    return xp.take(X, xp.asarray(some, device=device_of(X)), axis=0)
+    return xp.take(X, xp.asarray(indices, device=device_of(X)), axis=0)

@@ -1,0 +1,94 @@
+"""
+Leaving saddle points: a perturbed restart before a fit is said to have converged.
+
+Where entries of two blocks are 0, the objective may fall only if both grow, to second order. On the
+spheres of `sphere` that is of fourth order, and L-BFGS stays on a plateau for hundreds of steps
+that each gain less than the tolerance. From a perturbed point, and with a smaller tolerance, it
+finds the way down in a few dozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.typing import Array
+from wtfarray._models.entropy import Constraint, constrained_axes
+from wtfarray._solvers import envelope
+from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
+from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.stop_reason import StopReason
+
+
+@dataclass(frozen=True)
+class EscapeSettings:
+    """How a way out of a saddle point is looked for."""
+
+    amplitude: float = 0.2
+    """Of the perturbation, relative to the entries, or to the mean of their group if larger."""
+    tol: float = 1e-9
+    """Tolerance of the steps from the perturbed point."""
+    max_iter: int = 80
+    """Steps from there."""
+    worthwhile: float = 1e-5
+    """The relative decrease that counts as a way out."""
+
+
+SETTINGS = EscapeSettings()
+
+
+def escaped(
+    objective: JointObjective,
+    x: Array,
+    *,
+    tol: float,
+    report: Callable[[Evaluation], bool],
+) -> tuple[Array, StopReason] | None:
+    """
+    A lower point than x, found from a perturbed one, and why it is the last; None: there is none.
+
+    ``report`` sees the steps that are below x, and ends the search by returning True.
+    """
+    inner_error = envelope.SETTINGS.inner_error
+    scale = objective.problem.scale
+    base = evaluate_until_solved(objective, x, inner_error * tol * scale)
+    if not (base.converged and base.point.finite):
+        return None
+    states = objective.states()
+    below = base.point.value - smallest_drop(objective, base, max(tol, SETTINGS.worthwhile))
+    rng = np.random.default_rng(0)
+    blocks = objective.blocks(x)
+    for k in objective.problem.free:
+        blocks[k] = perturbed(blocks[k], objective.problem.constraints[k], rng)
+    found = minimise(
+        objective,
+        objective.pack(blocks),
+        (1.0,),
+        tol=SETTINGS.tol,
+        max_iter=SETTINGS.max_iter,
+        report=lambda progress, _: (
+            progress.current.point.value < below and report(progress.current)
+        ),
+    )
+    after = evaluate_until_solved(objective, found.x, inner_error * tol * scale)
+    if after.converged and after.point.finite and after.point.value < below:
+        return found.x, found.reason
+    objective.restore(states)
+    return None
+
+
+def perturbed(block: Array, constraint: Constraint, rng: np.random.Generator) -> Array:
+    """A block of positive entries near a given one, in the same constraint set."""
+    xp = array_namespace(block)
+    kind = {"dtype": block.dtype, "device": device_of(block)}
+    size, shape = SETTINGS.amplitude, tuple(block.shape)
+    axes = constrained_axes(constraint, block.ndim)
+    mean = xp.mean(block, axis=axes, keepdims=True)
+    factor = xp.asarray(rng.uniform(1.0 - size, 1.0 + size, shape), **kind)
+    least = xp.asarray(rng.uniform(0.0, size, shape), **kind) * mean
+    block = xp.maximum(block * factor, least)
+    return block if axes is None else block / xp.sum(block, axis=axes, keepdims=True)

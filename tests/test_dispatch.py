@@ -1,0 +1,156 @@
+"""Every choice of a method, at and around the threshold that decides it."""
+
+import ast
+import itertools
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from wtfarray import _dispatch
+from wtfarray._dispatch import THRESHOLDS, NewtonRule
+
+CASES = [
+    ("prefers_newton", (64, 4.01, 1.0), {"balanced": False}, True),
+    ("prefers_newton", (64, 4.0, 1.0), {"balanced": False}, False),
+    ("prefers_newton", (65, 1e9, 1.0), {"balanced": False}, False),
+    ("prefers_newton", (64, 0.4, 0.05), {"balanced": False}, True),
+    ("prefers_newton", (64, 1.01, 1.0), {"balanced": True}, True),
+    ("prefers_newton", (64, 1.0, 1.0), {"balanced": True}, False),
+    ("prefers_newton", (65, 8.0, 1.0), {"balanced": True}, False),
+    ("prefers_newton", (256, 8.01, 1.0), {"balanced": True}, True),
+    ("prefers_newton", (257, 1e9, 1.0), {"balanced": True}, False),
+    ("newton_batch", (256,), {}, 4),
+    ("newton_batch", (512,), {}, 1),
+    ("newton_batch", (513,), {}, 1),
+    ("newton_batch", (1,), {}, 2**18),
+    ("separates_stragglers", (32, 256), {}, True),
+    ("separates_stragglers", (31, 256), {}, False),
+    ("separates_stragglers", (32, 257), {}, False),
+    ("solves_on_support", (1, 0.049), {}, True),
+    ("solves_on_support", (1, 0.05), {}, False),
+    ("solves_on_support", (2, 0.0), {}, False),
+    ("solves_on_sample_supports", (10, 1, 32, 32, 1000), {}, True),
+    ("solves_on_sample_supports", (10, 1, 33, 33, 1000), {}, False),
+    ("solves_on_sample_supports", (10, 0, 0, 0, 1000), {}, False),
+    ("solves_on_sample_supports", (1, 1, 1, 1, 1000), {}, False),
+    ("solves_on_sample_supports", (10, 10, 40, 4, 801), {}, True),
+    ("solves_on_sample_supports", (10, 10, 40, 4, 800), {}, False),  # a share of 0.05
+    ("solves_on_sample_supports", (10, 10, 40, 5, 801), {}, False),  # 50 > 4 * 10 arrays
+    ("batch_size", (10, 2**20), {}, 10),
+    ("batch_size", (10, 2**21 - 1), {}, 10),
+    ("batch_size", (10, 2**21), {}, 5),
+    ("batch_size", (10, 2**22), {}, 3),
+    ("batch_size", (10, 2**30), {}, 3),
+    ("batch_size", (1, 2**30), {}, 1),
+    ("certificate_batch", (8, 2**16), {}, 8),
+    ("certificate_batch", (8, 2**17), {}, 4),
+    ("certificate_batch", (8, 2**30), {}, 1),
+    ("keeps_both_layouts", (256,), {}, True),
+    ("keeps_both_layouts", (257,), {}, False),
+    ("sums_over_pairs", (1, 256), {}, True),
+    ("sums_over_pairs", (1, 257), {}, False),
+    ("sums_over_pairs", (2, 256), {}, False),
+    ("follows_with_prox_linear", (2**16,), {}, True),
+    ("follows_with_prox_linear", (2**16 + 1,), {}, False),
+    ("tries_to_escape", (2**10, 2), {}, True),
+    ("tries_to_escape", (2**10 + 1, 2), {}, False),
+    ("tries_to_escape", (2**10, 1), {}, False),
+    ("keeps_history", (20_000_000,), {}, True),
+    ("keeps_history", (20_000_001,), {}, False),
+    ("can_be_halved", (32,), {}, True),
+    ("can_be_halved", (31,), {}, False),
+    ("can_be_halved", (30,), {}, False),
+    ("can_be_halved", (33,), {}, False),
+    ("default_start", (0.5,), {}, "kl"),
+    ("default_start", (0.49,), {}, "random"),
+    ("fit_levels", ("random", 100.0), {}, (27.0, 9.0, 3.0, 1.0)),
+    ("fit_levels", ("random", 9.0), {}, (9.0, 3.0, 1.0)),
+    ("fit_levels", ("random", 8.9), {}, (3.0, 1.0)),
+    ("fit_levels", ("kl", 100.0), {}, (3.0, 1.0)),
+    ("fit_levels", (None, 100.0), {}, (3.0, 1.0)),
+    ("fit_levels", (None, 0.0), {}, (1.0,)),
+    ("coarsest_level", (1.0, 0.05), {}, 2.0),
+    ("smoothing_levels", (1.0, 1.0), {}, (1.0,)),
+    ("smoothing_levels", (1.0, 0.1 / 2.9), {}, (1.0,)),
+    ("smoothing_levels", (1.0, 0.1 / 3.1), {}, (3.0, 1.0)),
+    ("smoothing_levels", (1.0, 0.1 / 10.0), {}, (9.0, 3.0, 1.0)),
+    ("may_use_exp", (1e5, 1.0, 1e-16), {}, True),
+    ("may_use_exp", (1.01e5, 1.0, 1e-16), {}, False),
+    ("may_use_exp", (1e5, 0.99, 1e-16), {}, False),
+]
+
+
+@pytest.mark.parametrize(("name", "numbers", "options", "expected"), CASES)
+def test_choices_change_at_their_thresholds(name, numbers, options, expected):
+    assert getattr(_dispatch, name)(*numbers, **options) == expected
+
+
+def test_every_function_has_cases():
+    tree = ast.parse(Path(_dispatch.__file__).read_text(encoding="utf-8"))
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions == {name for name, *_ in CASES}
+
+
+# A threshold, another value for it, and a choice that this turns into what is expected.
+FIELDS = [
+    ("newton", (NewtonRule(8, 0.5),), "prefers_newton", (8, 1.0, 1.0), {"balanced": False}, True),
+    ("newton", (), "prefers_newton", (8, 1e9, 1.0), {"balanced": False}, False),
+    (
+        *("newton_balanced", (NewtonRule(9, 99.0),)),
+        *("prefers_newton", (9, 9.0, 1.0), {"balanced": True}, False),
+    ),
+    ("newton_entries", 12, "newton_batch", (2,), {}, 3),
+    ("straggler_samples", 2, "separates_stragglers", (2, 3), {}, True),
+    ("straggler_bins", 3, "separates_stragglers", (99, 4), {}, False),
+    ("sparse_share", 0.9, "solves_on_support", (1, 0.8), {}, True),
+    ("sparse_share", 0.9, "solves_on_sample_supports", (2, 2, 4, 2, 5), {}, True),
+    ("sparse_sample_points", 1, "solves_on_sample_supports", (9, 9, 18, 2, 9999), {}, False),
+    ("batch_entries", 10, "batch_size", (4, 20), {}, 2),
+    ("batches", 2, "batch_size", (4, 2**30), {}, 2),
+    ("certificate_entries", 6, "certificate_batch", (4, 12), {}, 2),
+    ("layout_rows", 3, "keeps_both_layouts", (4,), {}, False),
+    ("pair_entries", 17, "sums_over_pairs", (2, 3), {}, False),
+    ("prox_linear_entries", 5, "follows_with_prox_linear", (6,), {}, False),
+    ("escape_entries", 5, "tries_to_escape", (6, 2), {}, False),
+    ("history_entries", 5, "keeps_history", (6,), {}, False),
+    ("coarsest_mode", 2, "can_be_halved", (4,), {}, True),
+    ("dense_share", 0.1, "default_start", (0.2,), {}, "kl"),
+    ("blurred_cost", 1.0, "coarsest_level", (1.0, 0.25), {}, 4.0),
+    ("level_ratio", 2.0, "smoothing_levels", (1.0, 0.02), {}, (4.0, 2.0, 1.0)),
+    ("exponent_error", 1.0, "may_use_exp", (1e10, 1.0, 1e-16), {}, True),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "name", "numbers", "options", "expected"), FIELDS)
+def test_threshold_decides(monkeypatch, field, value, name, numbers, options, expected):
+    choose = getattr(_dispatch, name)
+    assert choose(*numbers, **options) != expected
+    monkeypatch.setattr(_dispatch, "THRESHOLDS", replace(THRESHOLDS, **{field: value}))
+    assert choose(*numbers, **options) == expected
+
+
+def test_every_threshold_decides_something():
+    assert {field.name for field in fields(THRESHOLDS)} == {field for field, *_ in FIELDS}
+
+
+def test_levels_end_at_one_and_start_below_the_coarsest():
+    for eps in (1e-6, 1e-3, 0.02, 0.5, 30.0):
+        levels = _dispatch.smoothing_levels(1.0, eps)
+        assert levels[-1] == 1.0
+        assert levels[0] <= max(1.0, _dispatch.coarsest_level(1.0, eps)) * (1.0 + 1e-12)
+        ratios = [a / b for a, b in itertools.pairwise(levels)]
+        assert all(math.isclose(ratio, THRESHOLDS.level_ratio) for ratio in ratios)
+
+
+def test_module_imports_nothing_of_the_library():
+    tree = ast.parse(Path(_dispatch.__file__).read_text(encoding="utf-8"))
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    relative = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level > 0]
+    assert imported == {"math", "dataclasses", "typing"}
+    assert not relative

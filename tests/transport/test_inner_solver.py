@@ -1,0 +1,111 @@
+"""The solver that is chosen for a problem, and solving to a duality gap."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from exact_transport import exact_values, samples_with_zeros
+from fitting import spare_jax
+from helpers import to_numpy
+
+import wtfarray as wtf
+from wtfarray import _dispatch
+from wtfarray._transport.inner_solver import (
+    CHECK_EVERY,
+    gap_factor,
+    has_distant_bins,
+    inner_solver,
+    solve_to_gap,
+)
+from wtfarray._transport.newton import Newton
+from wtfarray._transport.sinkhorn import Sinkhorn
+
+COST = wtf.grid_cost(6)[0]
+SPACING = float(COST[0, 1])  # of neighbouring bins
+LAMS = [1.0, math.inf]
+
+
+@pytest.fixture(autouse=True)
+def not_on_jax(xp):
+    spare_jax(xp)
+
+
+def solver_for(array, lam, eps):
+    X, Y = samples_with_zeros(lam)
+    problem = wtf.Wasserstein(COST, eps, lam).bind(array(X))
+    return inner_solver(problem, array(np.zeros(X.shape))), array(Y), X, Y
+
+
+class TestInnerSolver:
+    @pytest.mark.parametrize(
+        ("lam", "eps", "kind"),
+        [
+            (1.0, SPACING / 4.1, Newton),
+            (1.0, SPACING / 3.9, Sinkhorn),
+            (math.inf, SPACING / 1.1, Newton),
+            (math.inf, SPACING / 0.9, Sinkhorn),
+        ],
+    )
+    def test_spacing_of_the_bins_decides(self, array, lam, eps, kind):
+        solver, *_ = solver_for(array, lam, eps)
+        assert isinstance(solver, kind)
+        assert has_distant_bins(solver.problem) == (kind is Newton)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_thresholds_decide(self, array, lam, monkeypatch):
+        rules = (_dispatch.NewtonRule(6, 0.0),)
+        everything = replace(_dispatch.THRESHOLDS, newton=rules, newton_balanced=rules)
+        assert isinstance(solver_for(array, lam, 1.0)[0], Sinkhorn)
+        monkeypatch.setattr(_dispatch, "THRESHOLDS", everything)
+        assert isinstance(solver_for(array, lam, 1.0)[0], Newton)
+
+    def test_solver_starts_from_the_potential_and_knows_the_weights(self, array):
+        X, _ = samples_with_zeros(1.0)
+        g, weights = array(np.ones(X.shape)), array([1.0, 2.0, 3.0])
+        solver = inner_solver(wtf.Wasserstein(COST, 1.0, 1.0).bind(array(X)), g, weights)
+        assert solver.g is g
+        assert solver.sample_weights is weights
+
+
+class TestSolveToGap:
+    @pytest.mark.parametrize("eps", [0.01, 0.2], ids=["Newton", "Sinkhorn"])
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_reaches_the_gap(self, array, xp, lam, eps):
+        solver, Y, X, host = solver_for(array, lam, eps)
+        assert isinstance(solver, Newton if eps == 0.01 else Sinkhorn)
+        g, n = solve_to_gap(solver, Y, lambda _: 1e-9, 2000)
+        values, gaps, _ = solver.problem.bounds(g, Y)
+        assert 1 < n < 2000
+        assert float(xp.sum(gaps)) <= 1e-9
+        if eps == 0.2:
+            exact = exact_values(X, host, COST, eps, lam)
+            np.testing.assert_allclose(to_numpy(values), exact, rtol=0, atol=1e-9)
+
+    def test_tolerance_is_asked_for_at_the_value(self, array, xp):
+        solver, Y, *_ = solver_for(array, 1.0, 0.2)
+        asked = []
+        g, _ = solve_to_gap(solver, Y, lambda value: asked.append(value) or 1e-3, 2000)
+        values, *_ = solver.problem.bounds(g, Y)
+        assert asked[-1] == pytest.approx(float(xp.sum(values)), rel=1e-12)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_gives_up_after_max_iter(self, array, xp, lam):
+        solver, Y, *_ = solver_for(array, lam, 0.2)
+        g, n = solve_to_gap(solver, Y, lambda _: 1e-12, 3)
+        assert n == 3
+        assert float(xp.sum(solver.problem.bounds(g, Y)[1])) > 1e-12
+
+    def test_gap_is_computed_every_so_often_even_if_the_estimate_is_large(self, array):
+        """An impossible tolerance is asked about now and then, not at every iterate."""
+        solver, Y, *_ = solver_for(array, 1.0, 0.2)
+        asked = []
+        _, n = solve_to_gap(solver, Y, lambda value: asked.append(value) or -1.0, 2 * CHECK_EVERY)
+        assert n == 2 * CHECK_EVERY
+        assert 2 <= len(asked) < n
+
+
+def test_gap_factor_is_lam_or_balanced_eps(array):
+    X = array(np.ones((3, 6)))
+    assert gap_factor(wtf.Wasserstein(COST, 0.1, 5.0).bind(X)) == 5.0
+    assert gap_factor(wtf.Wasserstein(COST, 0.1).bind(X)) == 0.1
