@@ -339,7 +339,7 @@ class TestFullDisk:
         result = run("fit", "X.npy", *QUICK, "--tol", 1e-14, "--out", "full.npz")
         assert result.exit_code == NOT_WRITTEN
         path = self.found(result, "full.npz", elsewhere)
-        assert f"interrupted; to go on from these factors, add --init {path}" in result.stderr
+        assert f"add --init {path}" in result.stderr
 
     def test_error_of_the_picture_does_not_hide_the_fit(self, monkeypatch):
         pytest.importorskip("matplotlib")
