@@ -1,17 +1,19 @@
 """The change of variables between the potential g and the dual variable u."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 from helpers import assert_close, to_numpy
 
+import wtfarray as wtf
 from wtfarray._transport.potential import dual_of_potential, potential_of_dual, shrinkage
 
 LAMS = [0.1, 1.0, 25.0, 1e4]
 
 
-class TestDualOfFree:
+class TestDualOfPotential:
     @pytest.mark.parametrize("lam", LAMS)
     def test_follows_the_formula(self, array, xp, lam):
         g = np.linspace(-20.0, 20.0, 41) * lam
@@ -81,3 +83,62 @@ class TestFreeOfDual:
         u = np.concatenate([-np.logspace(8, -12, 21), [0.0], np.linspace(0.05, 0.999, 10)]) * scale
         again = dual_of_potential(potential_of_dual(array(u), lam, xp), lam, xp)
         assert_close(again, array(u), rtol=1e-14)
+
+
+class TestOverflow:
+    """A tiny model: the dual variable is large, or too large for its dtype."""
+
+    CASES = (
+        ("float32", 1e-14, 1.0),
+        ("float32", 1e-26, 1e3),
+        ("float64", 1e-100, 1.0),
+        ("float64", 1e-260, 1e20),
+    )
+
+    @pytest.mark.parametrize(("dtype", "factor", "mass"), CASES)
+    def test_loss_scales_with_the_logarithm_of_the_model(self, array, dtype, factor, mass):
+        """``Phi(X, cY) = Phi(X, Y) - lam <X, 1> log c + lam (c - 1) <Y, 1>`` exactly."""
+        lam = 0.05
+        loss = wtf.Wasserstein(wtf.grid_cost(4), eps=1.0, lam=lam)
+        rng = np.random.default_rng(0)
+        X, Y = mass * rng.dirichlet(np.ones(4), 2), rng.dirichlet(np.ones(4), 2)
+        plain = wtf.wasserstein(X, Y, loss, tol=1e-10)
+        expected = float(plain.value) + lam * ((factor - 1.0) * Y.sum() - X.sum() * np.log(factor))
+        rounding = 1e-5 if dtype == "float32" else 1e-9
+        found = wtf.wasserstein(array(X, dtype), array(factor * Y, dtype), loss, tol=rounding)
+        assert found.converged
+        assert float(found.value) == pytest.approx(expected, rel=rounding)
+
+    @pytest.mark.parametrize(("dtype", "factor"), [("float32", 1e-37), ("float64", 1e-300)])
+    def test_mass_so_small_that_ratios_underflow_is_refused(self, array, dtype, factor):
+        loss = wtf.Wasserstein(wtf.grid_cost(4), eps=1.0, lam=0.05)
+        X = np.full((1, 4), 0.25)
+        with pytest.raises(ValueError, match=r"Y .* in sample 0, where X .*: expected a positive"):
+            wtf.wasserstein(array(X, dtype), array(factor * X, dtype), loss)
+
+    @pytest.mark.parametrize(("dtype", "factor", "mass"), CASES[:2])
+    def test_gradient_scales_with_the_model(self, array, dtype, factor, mass):
+        lam = 0.05
+        loss = wtf.Wasserstein(wtf.grid_cost(4), eps=1.0, lam=lam)
+        rng = np.random.default_rng(0)
+        X, Y = mass * rng.dirichlet(np.ones(4), 2), rng.dirichlet(np.ones(4), 2)
+        u = wtf.wasserstein(X, Y, loss, tol=1e-10).gradient
+        found = wtf.wasserstein(array(X, dtype), array(factor * Y, dtype), loss, tol=1e-6)
+        expected = lam - (lam - u) / factor
+        np.testing.assert_allclose(to_numpy(found.gradient), expected, rtol=1e-2)
+
+    def test_fit_of_fixed_atoms_is_not_clamped(self, array):
+        """The objective in float32 is that in float64, whatever the size of the dual variable."""
+        rng = np.random.default_rng(0)
+        X = rng.dirichlet(np.ones(6), 4)
+        atoms = np.full((6, 2), 1e-13)
+        atoms[:2, 0] = atoms[2:4, 1] = 0.5
+        loss = wtf.Wasserstein(wtf.grid_cost(6), eps=0.5, lam=0.02)
+        found = {}
+        for dtype in ("float32", "float64"):
+            start = [array(np.full((4, 2), 0.5), dtype), array(atoms, dtype)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                fit = wtf.nmf(array(X, dtype), 2, loss, init=start, fixed=(1,), rho=1e-2)
+            found[dtype] = fit.objective
+        assert found["float32"] == pytest.approx(found["float64"], rel=1e-3)

@@ -53,7 +53,7 @@ class TestFeasibleTarget:
     def test_empty_sample_of_the_model_is_refused(self, array):
         X, Y = ones()
         Y[2] = 0.0
-        message = "Y has mass 0.0 in sample 2, where X has mass 6.0: expected a positive mass"
+        message = "Y has mass 0.0 in sample 2, where X has mass 6.0: expected a positive mass, not so small that their ratio underflows"
         with refused(message):
             self.check(array, band(N), 1.0, X, Y)
         X[2] = 0.0

@@ -76,7 +76,7 @@ def project_samples(
     coefficients, dual = found[0].blocks[0], found[0].dual
     objective = sum(solution.objective - atom_entropy for solution in found)
     gap = sum(solution.gap for solution in found)
-    history = [replace(r, objective=r.objective - fixed) for r in found[0].history]
+    history = [replace(r, objective=r.objective - atom_entropy) for r in found[0].history]
     if not single:
         back = np.argsort(np.concatenate(groups))
         coefficients = take_samples(xp.concat([s.blocks[0] for s in found]), back)

@@ -64,7 +64,7 @@ def gradients_at(problem: TransportProblem, Y: Array, g: Array) -> tuple[Array, 
     if not problem.conserves_mass:
         g = xp.where(problem.reachable, g, SATURATION * lam)
     allowed = (Y > 0) | ~problem.reachable
-    log_Kf = problem.kernel.log_apply(xp.where(allowed, g, -math.inf) * (1.0 / eps))
+    log_Kf = problem.kernel.log_apply(xp.where(Y > 0, g, -math.inf) * (1.0 / eps))
     least = float(xp.finfo(Y.dtype).smallest_normal)
     gradient_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
     # Where Y is 0: the solution of g/lam + log q = log(least), q = exp(g/eps) K^T a.

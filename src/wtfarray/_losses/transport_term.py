@@ -166,7 +166,9 @@ class TransportTerm:
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
         if self.weights is not None:
-            u = u * spread(self.weights, u)
+            # A sample of weight 0 has no gradient, where u is -inf neither.
+            weights = spread(self.weights, u)
+            u = xp.where(weights > 0, u * xp.where(weights > 0, weights, 1.0), 0.0)
         sums = [(self._sum(p.values, k), self._sum(p.gaps, k)) for k, p in enumerate(parts)]
         value, gap = (sum(float(pair[i]) for pair in sums) for i in (0, 1))
         error = sum(part.error for part in parts)

@@ -23,7 +23,7 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
     wrong = wrong_mass(problem, Y)
     if bool(xp.any(wrong)):
         i = int(xp.argmax(xp.astype(wrong, xp.int64)))
-        expected = "a positive mass"
+        expected = "a positive mass, not so small that their ratio underflows"
         if problem.conserves_mass:
             expected = "the same mass, or a loss with finite lam"
         msg = (
@@ -113,7 +113,9 @@ def wrong_mass(problem: TransportProblem, Y: Array) -> Array:
     """Samples, (N,) bool, whose mass makes the loss infinite."""
     mass, found = problem.mass, per_sample(Y)
     if not problem.conserves_mass:
-        return (mass > 0) & ~(found > 0)
+        info = array_namespace(mass).finfo(mass.dtype)
+        least = mass * (float(info.smallest_normal) / float(info.eps))
+        return (mass > 0) & ~((found > 0) & (found >= least))
     return _differ(found, mass)
 
 

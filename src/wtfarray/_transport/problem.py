@@ -269,7 +269,8 @@ class TransportProblem:
         values, q = self.safe_conjugate(masked)
         u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, q, Y)
-        values = dual_product(g, Y, self.lam, self.kernel.flow) - values
+        finite = xp.where(Y > 0, g, 0.0)
+        values = dual_product(finite, Y, self.lam, self.kernel.flow) - values
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
