@@ -1,9 +1,12 @@
 """Short fits for the tests of files, and whether two fits are equal bit by bit."""
 
+import json
 import math
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 from array_api_compat import array_namespace, device
 from helpers import to_numpy
 
@@ -78,3 +81,35 @@ def not_a_fit(path):
         short_fit("cp", data()).save(path)
         path.write_bytes(path.read_bytes()[: 1000 if path.name == "half.npz" else None])
     return path
+
+
+@contextmanager
+def limited_files(size):
+    """Let no file grow beyond ``size`` bytes: writing fails as on a disk that is full."""
+    resource = pytest.importorskip("resource", reason="this system has no limit of file sizes")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def content(path):
+    """The arrays of a file, and its header."""
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return arrays, json.loads(bytes(arrays.pop("header")).decode())
+
+
+def write_content(path, arrays, header):
+    """Write a file as `content` gives it."""
+    encoded = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    np.savez(path, header=encoded, **arrays)
+
+
+def forge(path, change):
+    """Let ``change(arrays, header)`` change a file."""
+    arrays, header = content(path)
+    change(arrays, header)
+    write_content(path, arrays, header)

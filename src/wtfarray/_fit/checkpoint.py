@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,25 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import refuse_where
 from wtfarray._fit.journal import Record
-from wtfarray._fit.storage import reading, write_atomically
+from wtfarray._fit.storage import (
+    Archive,
+    as_number,
+    check_finite,
+    get,
+    get_count,
+    read_records,
+    reading,
+    to_dtype_name,
+    try_to_write,
+    write_atomically,
+    write_records,
+)
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._optimize.objective import Point
 from wtfarray._solvers.envelope import Progress, new_pairs
-from wtfarray._solvers.objective import Evaluation
+from wtfarray._solvers.objective import Evaluation, JointObjective
 
 EVERY = 10
 """Number of steps between two checkpoints."""
@@ -53,6 +68,15 @@ class Checkpoint:
         if self.path.is_dir() or not self.path.parent.is_dir():
             msg = f"checkpoint is {os.fspath(path)!r}: expected a file in a folder that exists"
             raise ValueError(msg)
+        try:
+            try_to_write(self.path)
+        except OSError as error:
+            msg = (
+                f"checkpoint is {os.fspath(path)!r}: expected a folder that can be written to; "
+                f"{error.strerror or error}"
+            )
+            raise ValueError(msg) from error
+        self._warned = False
         digest = hashlib.sha256(repr(arguments).encode())
         for array in arrays:
             digest.update(np.ascontiguousarray(to_host(array)).tobytes())
@@ -67,7 +91,7 @@ class Checkpoint:
         n_iter: int,
         seconds: float,
     ) -> None:
-        """Replace the file atomically."""
+        """Replace the file atomically; if that fails, warn once, so that the fit continues."""
         point, current = progress.current.point, progress.current
         header = {
             "identity": self._identity,
@@ -78,51 +102,130 @@ class Checkpoint:
             "n_iter": n_iter,
             "seconds": seconds,
         }
-        records = [[r.time, r.objective, r.gap, r.evaluations] for r in history]
         arrays: dict[str, NDArray[Any]] = {
             "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-            "history": np.asarray(records, dtype=np.float64).reshape(-1, 4),
+            "history": write_records(history),
             "x": to_host(point.x),
             "gradient": to_host(point.gradient),
             **{f"state_{k}": to_host(state) for k, state in enumerate(states)},
             **{f"pairs_{name}": array for name, array in pairs.export().items()},
         }
-        write_atomically(self.path, arrays)
+        try:
+            write_atomically(self.path, arrays)
+        except OSError as error:
+            self._warn("written", error)
 
-    def read(self, like: Array) -> Stored | None:
-        """The contents of the file, or None if it does not exist; refuses that of another fit."""
+    def read(self, objective: JointObjective, like: Array, levels: int) -> Stored | None:
+        """
+        The contents of the file, or None if it does not exist; refuses that of another fit.
+
+        Parameters
+        ----------
+        objective : JointObjective
+            The objective of this fit.
+        like : array (n,)
+            A point, for its shape, dtype and device.
+        levels : int
+            Number of smoothing levels.
+        """
         if not self.path.exists():
             return None
-        xp = array_namespace(like)
-        with reading("checkpoint", self.path, "identity", "a file written by a fit") as opened:
-            stored, header = opened
-            if header["identity"] != self._identity:
-                msg = (
-                    f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
-                    f"arguments: expected one of this fit; remove it or choose another path"
-                )
-                raise ValueError(msg)
-
-            def array(name: str) -> Array:
-                return xp.asarray(stored[name], dtype=like.dtype, device=device_of(like))
-
-            point = Point(array("x"), array("gradient"), *header["point"])
-            pairs = new_pairs(point)
-            names = [name for name in stored.files if name.startswith("pairs_")]
-            pairs.restore({name.removeprefix("pairs_"): stored[name] for name in names})
-            level, steps, small_steps, failures = header["progress"]
-            decrease, tightness = header["numbers"]
-            current = Evaluation(point, *header["current"])
-            count = sum(name.startswith("state_") for name in stored.files)
-            return Stored(
-                Progress(level, steps, current, decrease, tightness, small_steps, failures),
-                pairs,
-                [array(f"state_{k}") for k in range(count)],
-                [Record(t, j, gap, int(n)) for t, j, gap, n in stored["history"].tolist()],
-                header["n_iter"],
-                header["seconds"],
+        with reading("checkpoint", self.path, "a file written by a fit") as archive:
+            identity = get(archive.header, "identity", str)
+            found = None
+            if identity == self._identity:
+                found = _stored(archive, objective, like, levels)
+        if found is None:
+            msg = (
+                f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
+                f"arguments: expected one of this fit; remove it or choose another path"
             )
+            raise ValueError(msg)
+        return found
 
     def remove(self) -> None:
         """Delete the file after the fit has converged."""
-        self.path.unlink(missing_ok=True)
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._warn("removed", error)
+
+    def _warn(self, what: str, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            msg = f"checkpoint {str(self.path)!r} cannot be {what}: {error.strerror or error}"
+            warnings.warn(msg, stacklevel=2)
+
+
+def _stored(archive: Archive, objective: JointObjective, like: Array, levels: int) -> Stored:
+    """The content of a file of this fit, checked."""
+    xp, dtype, header = array_namespace(like), to_dtype_name(like), archive.header
+
+    def array(name: str, shape: Sequence[int]) -> Array:
+        found = archive.read(name, tuple(shape))
+        check_finite(name, found, dtype)
+        return xp.asarray(found, dtype=like.dtype, device=device_of(like))
+
+    def numbers(name: str, *least: float, infinite: bool = False) -> list[float]:
+        found = get(header, name, list)
+        pairs = zip(found, least, strict=True)
+        return [as_number(name, number, low, infinite=infinite) for number, low in pairs]
+
+    point = Point(
+        array("x", like.shape),
+        array("gradient", like.shape),
+        *numbers("point", -math.inf, 0.0, 0.0, -math.inf),
+    )
+    with np.errstate(all="ignore"):
+        blocks = objective.blocks(point.x)
+    for k, block in enumerate(blocks):
+        refuse_where(~xp.isfinite(block), f"block {k}", block, "finite values")
+    error, gap, converged = get(header, "current", list)
+    current = Evaluation(
+        point,
+        as_number("the error", error),
+        as_number("the gap", gap, infinite=True),
+        get({"converged": converged}, "converged", bool),
+    )
+    names = ("level", "steps", "small_steps", "failures")
+    counts = dict(zip(names, get(header, "progress", list), strict=True))
+    level, steps, small_steps, failures = (get_count(counts, name) for name in names)
+    if level >= levels:
+        msg = f"level is {level}: expected one of {levels}"
+        raise ValueError(msg)
+    decrease, tightness = numbers("numbers", 0.0, 0.0, infinite=True)
+    if tightness > 1.0:
+        msg = f"tightness is {tightness}: expected at most 1"
+        raise ValueError(msg)
+    found = Stored(
+        Progress(level, steps, current, decrease, tightness, small_steps, failures),
+        _stored_pairs(archive, point, dtype),
+        [array(f"state_{k}", state.shape) for k, state in enumerate(objective.states())],
+        read_records(archive),
+        get_count(header, "n_iter"),
+        as_number("seconds", get(header, "seconds", (int, float)), 0.0),
+    )
+    archive.finish()
+    return found
+
+
+def _stored_pairs(archive: Archive, point: Point, dtype: str) -> CurvaturePairs:
+    """The curvature pairs, of the sizes that an empty memory has."""
+    pairs = new_pairs(point)
+    empty = pairs.export()
+    stored = {
+        name: archive.read(f"pairs_{name}", (None,) if name in {"used", "free"} else like.shape)
+        for name, like in empty.items()
+    }
+    for name, found in stored.items():
+        check_finite(f"pairs_{name}", found, dtype if name == "rows" else "float64")
+    slots = np.concatenate([stored["used"], stored["free"]])
+    if sorted(slots.tolist()) != sorted(empty["free"].tolist()):
+        msg = "the slots of its curvature pairs are not each there once"
+        raise ValueError(msg)
+    curvature = stored["gram"].diagonal(1)[::2][stored["used"].astype(int)]
+    if not (curvature > 0).all() or not stored["scale"] > 0:
+        msg = "its curvature is not positive"
+        raise ValueError(msg)
+    pairs.restore(stored)
+    return pairs

@@ -139,7 +139,9 @@ def _solve_jointly(
     """Minimise over all blocks at once; continue from the checkpoint if it exists."""
     objective = JointObjective(problem, start.blocks)
     x, resume, checkpoint = objective.pack(start.blocks), None, options.checkpoint
-    stored = None if checkpoint is None else checkpoint.read(x)
+    stored = None
+    if checkpoint is not None:
+        stored = checkpoint.read(objective, x, len(start.levels))
     if stored is not None:
         x, resume = stored.progress.current.point.x, (stored.progress, stored.pairs)
         problem.set_level(start.levels[stored.progress.level])  # before its states are restored

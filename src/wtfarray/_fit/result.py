@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array, Device, Namespace
@@ -21,6 +22,8 @@ from wtfarray._arrays.validation import (
     as_nonnegative,
     common_namespace,
     follow,
+    instance_of,
+    one_of,
     positive_integer,
     positive_number,
 )
@@ -29,11 +32,22 @@ from wtfarray._fit.journal import Record
 from wtfarray._fit.projection import project_samples
 from wtfarray._fit.specification import is_sampled
 from wtfarray._fit.storage import (
+    as_number,
+    check_finite,
+    choose_loss,
     describe_loss,
+    get,
+    get_count,
+    has_unit_sums,
+    read_blocks,
+    read_constraints,
+    read_loss,
+    read_records,
+    read_shape,
     reading,
-    rebuild_loss,
     to_dtype_name,
     write_atomically,
+    write_records,
 )
 from wtfarray._losses.protocol import Loss
 from wtfarray._models.entropy import Constraint, entropy_value
@@ -280,6 +294,11 @@ class Factorisation:
         ----------
         path : path
             The file; ``.npz`` is appended if it has no suffix.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written; an existing file is left unchanged.
         """
         path = Path(path)
         path = path if path.suffix else path.with_suffix(".npz")
@@ -291,7 +310,8 @@ class Factorisation:
                 arrays[name] = to_host(block)
         described, costs = describe_loss(self.loss)
         arrays |= costs
-        history = [[r.time, r.objective, r.gap, r.evaluations] for r in self.history]
+        dtype = to_dtype_name(self.factors[0])
+        blocks = self.factors if self.core is None else [*self.factors, self.core]
         header = {
             "kind": self.kind,
             "objective": self.objective,
@@ -304,9 +324,13 @@ class Factorisation:
             "shape": self.shape,
             "stopped": self.stopped,
             "loss": described,
-            "dtype": str(to_dtype_name(self.factors[0])),
+            "dtype": dtype,
+            "normalised": [
+                has_unit_sums(to_host(block), constraint, dtype)
+                for block, constraint in zip(blocks, self.constraints, strict=False)
+            ],
         }
-        arrays["history"] = np.asarray(history, dtype=np.float64).reshape(-1, 4)
+        arrays["history"] = write_records(self.history)
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         write_atomically(path, arrays)
 
@@ -335,31 +359,55 @@ def load(
     -------
     Factorisation
         The stored fit.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or was not written by `Factorisation.save`.
     """
+    with reading("path", path, "a file written by `save` of a fit") as archive:
+        header = archive.header
+        kind, dtype = get(header, "kind", str), get(header, "dtype", str)
+        one_of("kind", kind, ("cp", "tucker", "nmf"))
+        one_of("dtype", dtype, ("float32", "float64"))
+        shape = read_shape(header, kind)
+        factors, core, weights = read_blocks(archive, kind, shape, dtype)
+        blocks = factors if core is None else [*factors, core]
+        constraints, rho = read_constraints(header, blocks, kind, dtype)
+        stored = read_loss(get(header, "loss", dict), archive, shape)
+        dual = archive.read("dual", shape)
+        # It is -inf where the model is 0; user-defined losses may return NaN.
+        usual = np.isinf(dual) | (np.isnan(dual) & isinstance(stored, str))
+        check_finite("dual", np.where(usual, 0.0, dual), dtype)
+        history = read_records(archive)
+        objective = as_number("objective", get(header, "objective", (int, float)))
+        gap = as_number("gap", get(header, "gap", (int, float)), 0.0, infinite=True)
+        converged, stopped = get(header, "converged", bool), get(header, "stopped", bool)
+        message, n_iter = get(header, "message", str), get_count(header, "n_iter")
+        archive.finish()
+    if loss is not None:
+        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+    chosen = choose_loss(stored, loss)
     space: Any = np if xp is None else xp
-    with reading("path", path, "kind", "a file written by `save` of a fit") as opened:
-        stored, header = opened
-        dtype = getattr(space, header["dtype"])
 
-        def array(name: str) -> Array:
-            return space.asarray(stored[name], dtype=dtype, device=device)
+    def place(array: NDArray[np.float64]) -> Array:
+        return space.asarray(array, dtype=getattr(space, dtype), device=device)
 
-        count = sum(name.startswith("factor_") for name in stored.files)
-        return Factorisation(
-            kind=header["kind"],
-            factors=[array(f"factor_{k}") for k in range(count)],
-            core=array("core") if "core" in stored.files else None,
-            weights=array("weights") if "weights" in stored.files else None,
-            objective=header["objective"],
-            gap=header["gap"],
-            converged=header["converged"],
-            message=header["message"],
-            n_iter=header["n_iter"],
-            history=[Record(t, j, gap, int(n)) for t, j, gap, n in stored["history"].tolist()],
-            dual=array("dual"),
-            loss=rebuild_loss(header["loss"], stored, loss),
-            rho=tuple(header["rho"]),
-            constraints=tuple(header["constraints"]),
-            shape=tuple(header["shape"]),
-            stopped=header["stopped"],
-        )
+    return Factorisation(
+        kind=kind,
+        factors=[place(factor) for factor in factors],
+        core=None if core is None else place(core),
+        weights=None if weights is None else place(weights),
+        objective=objective,
+        gap=gap,
+        converged=converged,
+        message=message,
+        n_iter=n_iter,
+        history=history,
+        dual=place(dual),
+        loss=chosen,
+        rho=rho,
+        constraints=constraints,
+        shape=shape,
+        stopped=stopped,
+    )

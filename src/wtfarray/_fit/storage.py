@@ -1,26 +1,46 @@
-"""Fits on disk: `.npz` files without pickle, written atomically."""
+"""Fits on disk: `.npz` files without pickle, written atomically and checked when read."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import mass_tolerance
 from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import one_of, refuse_where
+from wtfarray._fit.journal import Record
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import LossSum
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint, check_constraint, constrained_axes
+
+PROBE = 4096
+"""Bytes that are written to find out whether there is room: one block of most file systems."""
+CHUNK = 1 << 20
+"""Bytes that are read at once."""
+NPY_MAGIC = b"\x93NUMPY\x01\x00"
+NPY_HEADER = re.compile(
+    r"\{'descr': '([<>]f8|\|u1)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n"
+)
+"""What NumPy writes before float64 numbers and bytes."""
+REASON_LENGTH = 300
+"""Characters of a message about a file, which may hold anything."""
 
 
 def to_dtype_name(array: Array) -> str:
@@ -29,39 +49,290 @@ def to_dtype_name(array: Array) -> str:
     return "float32" if array.dtype == xp.float32 else "float64"
 
 
-def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file; if writing fails, an existing file is left unchanged."""
-    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """
+    Write a temporary file next to ``path``, then move it there.
+
+    If writing fails, an existing file is left unchanged. Symbolic links are followed; devices and
+    pipes are written to directly.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        write(path)
+        return
+    part = path.with_name(f"{path.name[:40]}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with part.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
+        write(part)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-@contextmanager
-def reading(
-    name: str, path: str | os.PathLike[str], key: str, expected: str
-) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open an npz file whose header has ``key``; the error message names argument ``name``."""
-    import zipfile  # not at the top: it would take a tenth of the import time of the library
+def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an npz file; if writing fails, an existing file is left unchanged."""
 
-    msg = f"{name} is {os.fspath(path)!r}: expected {expected}"
-    if zipfile.is_zipfile(path) or not Path(path).exists():  # NumPy raises for a missing file
-        with np.load(path, allow_pickle=False) as stored:
-            header = {}
-            if "header" in stored.files:
-                header = json.loads(bytes(stored["header"]).decode())
-            if key in header:
-                try:
-                    yield stored, header
-                except zipfile.BadZipFile as error:
-                    msg = f"{msg}, undamaged"
-                    raise ValueError(msg) from error
-                return
-    raise ValueError(msg)
+    def write(part: Path) -> None:
+        with part.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+
+    replace_file(path, write)
+
+
+def try_to_write(path: Path) -> None:
+    """Raise OSError if the folder of ``path`` is full or cannot be written to."""
+    import tempfile  # not at the top, as zipfile below
+
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return
+    with tempfile.TemporaryFile(dir=path.parent) as stream:
+        stream.write(bytes(PROBE))
+
+
+class Archive:
+    """The arrays of a file of `write_atomically`; sizes are checked before memory is allocated."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        import zipfile  # not at the top: it would take a tenth of the import time of the library
+
+        size = stream.seek(0, os.SEEK_END)
+        self._file = zipfile.ZipFile(stream)
+        found = self._file.infolist()
+        self._members = {member.filename: member for member in found}
+        if len(self._members) != len(found):
+            msg = "it holds two arrays of one name"
+            raise ValueError(msg)
+        if any(
+            member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size
+            for member in found
+        ):
+            msg = "it is compressed"
+            raise ValueError(msg)
+        if sum(member.file_size for member in found) > size:
+            msg = "its arrays are larger than the file"
+            raise ValueError(msg)
+        self._unread = set(self._members)
+        self.header = self._read_header()
+
+    def has(self, name: str) -> bool:
+        """Whether there is such an array."""
+        return f"{name}.npy" in self._members
+
+    def read(
+        self, name: str, shape: tuple[int | None, ...], kind: str = "f8"
+    ) -> NDArray[np.float64]:
+        """An array of the given shape, in which None stands for any size."""
+        if not self.has(name):
+            msg = f"it has no {name}"
+            raise ValueError(msg)
+        member = self._members[f"{name}.npy"]
+        self._unread.discard(member.filename)
+        with self._file.open(member) as stream:
+            dtype, found, order, start = _read_npy_header(name, stream)
+            if dtype[1:] != kind:
+                msg = f"{name} is of type {dtype[1:]}: expected {kind}"
+                raise ValueError(msg)
+            fits = (n is None or n == m for n, m in zip(shape, found, strict=False))
+            if len(found) != len(shape) or not all(fits):
+                wanted = ", ".join("any" if n is None else str(n) for n in shape)
+                msg = f"{name} has shape {found}: expected ({wanted})"
+                raise ValueError(msg)
+            size = member.file_size - start
+            if size != math.prod(found) * np.dtype(dtype).itemsize:
+                msg = f"{name} has {size} bytes, not those of shape {found}"
+                raise ValueError(msg)
+            content, done = np.empty(size, dtype=np.uint8), 0
+            while chunk := stream.read(CHUNK):
+                content[done : done + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
+                done += len(chunk)
+        array = content.view(dtype)
+        if kind == "f8":
+            array = array.astype(np.float64, copy=False)  # in the byte order of this machine
+        return array.reshape(found, order="F" if order else "C")
+
+    def finish(self) -> None:
+        """Refuse arrays that were not read."""
+        if self._unread:
+            msg = f"it also holds {min(self._unread)}"
+            raise ValueError(msg)
+
+    def _read_header(self) -> dict[str, Any]:
+        header = json.loads(self.read("header", (None,), "u1").tobytes().decode())
+        if not isinstance(header, dict):
+            msg = "its header is no dictionary"
+            raise TypeError(msg)
+        return header
+
+
+def _read_npy_header(name: str, stream: Any) -> tuple[str, tuple[int, ...], bool, int]:
+    """Dtype, shape and whether the order is Fortran's, and how many bytes say so."""
+    magic = stream.read(len(NPY_MAGIC))
+    length = int.from_bytes(stream.read(2), "little")
+    found = NPY_HEADER.fullmatch(stream.read(length).decode("latin1"))
+    if magic != NPY_MAGIC or found is None:
+        msg = f"{name} is no array of real numbers"
+        raise ValueError(msg)
+    shape = tuple(int(n) for n in found[3].split(",") if n.strip())
+    return found[1], shape, found[2] == "True", len(NPY_MAGIC) + 2 + length
+
+
+@contextmanager
+def reading(name: str, path: str | os.PathLike[str], expected: str) -> Iterator[Archive]:
+    """Open an npz file; errors in its content become a ValueError about argument ``name``."""
+    import zipfile
+
+    with Path(path).open("rb") as stream:
+        try:
+            yield Archive(stream)
+        except (
+            zipfile.BadZipFile,
+            struct.error,
+            ArithmeticError,
+            AttributeError,
+            EOFError,
+            LookupError,
+            OSError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a wrong offset
+                raise
+            damaged = isinstance(error, OSError | EOFError)
+            reason = "it is damaged" if damaged else str(error)[:REASON_LENGTH]
+            msg = f"{name} is {os.fspath(path)!r}: expected {expected}; {reason}"
+            raise ValueError(msg) from error
+
+
+def get(header: dict[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
+    """An entry of a header, of one of the given types; bool is no int."""
+    if name not in header:
+        msg = f"its header has no {name}"
+        raise ValueError(msg)
+    value, kinds = header[name], kind if isinstance(kind, tuple) else (kind,)
+    if type(value) not in kinds:
+        msg = f"{name} is {value!r}: expected {' or '.join(k.__name__ for k in kinds)}"
+        raise TypeError(msg)
+    return value
+
+
+def get_count(header: dict[str, Any], name: str) -> int:
+    """An entry that counts something."""
+    value: int = get(header, name, int)
+    if not 0 <= value < 2**63:
+        msg = f"{name} is {value}: expected an integer of at least 0"
+        raise ValueError(msg)
+    return value
+
+
+def as_number(name: str, value: Any, least: float = -math.inf, *, infinite: bool = False) -> float:
+    """A number of at least ``least``; no NaN, and infinity only if it is allowed."""
+    if type(value) not in (int, float):
+        msg = f"{name} is {value!r}: expected a number"
+        raise TypeError(msg)
+    number = float(value)
+    if not number >= least or math.isnan(number) or (math.isinf(number) and not infinite):
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        msg = f"{name} is {number}: expected a {'' if infinite else 'finite '}number{bound}"
+        raise ValueError(msg)
+    return number
+
+
+def check_finite(name: str, array: NDArray[np.float64], dtype: str) -> None:
+    """Refuse numbers that are not finite, or would not be in the dtype of the fit."""
+    largest = float(np.finfo(dtype).max)
+    refuse_where(~(np.abs(array) <= largest), name, array, f"finite values of {dtype}")
+
+
+def check_nonnegative(name: str, array: NDArray[np.float64], dtype: str) -> None:
+    """Refuse numbers that are negative or not finite."""
+    check_finite(name, array, dtype)
+    refuse_where(array < 0, name, array, "non-negative values")
+
+
+def write_records(records: Sequence[Record]) -> NDArray[np.float64]:
+    """The history of a fit, (n, 4)."""
+    rows = [[r.time, r.objective, r.gap, r.evaluations] for r in records]
+    return np.asarray(rows, dtype=np.float64).reshape(-1, 4)
+
+
+def read_records(archive: Archive) -> list[Record]:
+    """What `write_records` gave; objectives and gaps may be infinite."""
+    rows = archive.read("history", (None, 4))
+    check_nonnegative("history", rows[:, [0, 3]], "float64")
+    refuse_where(np.isnan(rows), "history", rows, "numbers")
+    counts = rows[:, 3]
+    refuse_where(counts != np.floor(counts), "history", counts, "whole numbers of evaluations")
+    return [Record(t, j, gap, int(n)) for t, j, gap, n in rows.tolist()]
+
+
+def has_unit_sums(block: NDArray[np.float64], constraint: Constraint, dtype: str) -> bool:
+    """Whether the groups of a constraint sum to one, as blocks that were fixed need not."""
+    axes = constrained_axes(constraint, block.ndim)
+    if axes is None:
+        return True
+    tolerance = mass_tolerance(np.empty(0, dtype=dtype))
+    with np.errstate(over="ignore"):
+        return bool((np.abs(block.sum(axis=axes) - 1.0) <= tolerance).all())
+
+
+def read_blocks(
+    archive: Archive, kind: str, shape: tuple[int, ...], dtype: str
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Factors, core and weights of a model of data of the given shape."""
+    sizes = (shape[0], math.prod(shape[1:])) if kind == "nmf" else shape
+    factors = [archive.read(f"factor_{k}", (n, None)) for k, n in enumerate(sizes)]
+    ranks = tuple(factor.shape[1] for factor in factors)
+    if min(ranks) < 1 or (kind != "tucker" and len(set(ranks)) > 1):
+        msg = f"its factors have ranks {ranks}"
+        raise ValueError(msg)
+    for k, factor in enumerate(factors):
+        check_nonnegative(f"factor_{k}", factor, dtype)
+    name, size = ("core", ranks) if kind == "tucker" else ("weights", ranks[:1])
+    last = archive.read(name, size)
+    check_nonnegative(name, last, dtype)
+    return (factors, last, None) if kind == "tucker" else (factors, None, last)
+
+
+def read_constraints(
+    header: dict[str, Any], blocks: Sequence[NDArray[np.float64]], kind: str, dtype: str
+) -> tuple[tuple[Constraint, ...], tuple[float, ...]]:
+    """
+    Constraints and weights of the entropies, one for each block and for learned weights.
+
+    ``blocks`` are the factors, then the core.
+    """
+    constraints, rho = get(header, "constraints", list), get(header, "rho", list)
+    allowed = {len(blocks)} if kind == "tucker" else {len(blocks), len(blocks) + 1}
+    if len(constraints) not in allowed or len(rho) != len(constraints):
+        msg = f"it has {len(constraints)} constraints and {len(rho)} rho for {len(blocks)} blocks"
+        raise ValueError(msg)
+    ndims = [block.ndim for block in blocks] + [1] * (len(constraints) - len(blocks))
+    for k, (constraint, ndim) in enumerate(zip(constraints, ndims, strict=True)):
+        check_constraint(f"constraints[{k}]", constraint, ndim)
+    if len(constraints) > len(blocks):
+        one_of("the constraint of learned weights", constraints[-1], ("all",))
+    # Files of earlier versions do not tell which blocks were fixed, and so perhaps not normalised.
+    unit = header.get("normalised", [False] * len(blocks))
+    if type(unit) is not list or len(unit) != len(blocks) or {type(u) for u in unit} != {bool}:
+        msg = f"normalised is {unit!r}: expected one bool for each block"
+        raise TypeError(msg)
+    for k, block in enumerate(blocks):
+        if unit[k] and not has_unit_sums(block, constraints[k], dtype):
+            msg = f"the {constraints[k]} of block {k} do not sum to one"
+            raise ValueError(msg)
+    numbers = [as_number(f"rho[{k}]", value, math.ulp(0.0)) for k, value in enumerate(rho)]
+    return tuple(constraints), tuple(numbers)
+
+
+def read_shape(header: dict[str, Any], kind: str) -> tuple[int, ...]:
+    """The shape of the data."""
+    shape = get(header, "shape", list)
+    if len(shape) < (2 if kind == "nmf" else 1) or any(type(n) is not int or n < 1 for n in shape):
+        msg = f"shape is {shape!r}: expected that of data"
+        raise ValueError(msg)
+    return tuple(shape)
 
 
 def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -85,32 +356,53 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
     }, costs
 
 
-def rebuild_loss(described: dict[str, Any], stored: Any, given: Loss | None) -> Loss:
-    """The loss described by `describe_loss`, or the user-defined one given to `load`."""
-    own = _own_type(described)
-    if (own is None) != (given is None):
-        expected = "None, the loss is in the file" if own is None else f"the {own} of the fit"
-        found = "None" if given is None else f"a {type(given).__name__}"
-        msg = f"loss is {found}: expected {expected}"
-        raise ValueError(msg)
-    return _rebuild(described, stored) if given is None else given
-
-
-def _own_type(described: dict[str, Any]) -> str | None:
-    """The type of the loss, or of a summand, if it is user-defined."""
-    if described["name"] == "LossSum":
-        return next(filter(None, map(_own_type, described["losses"])), None)
-    return described["type"] if described["name"] == "own" else None
-
-
-def _rebuild(described: dict[str, Any], stored: Any) -> Loss:
-    name = described["name"]
+def read_loss(
+    described: object, archive: Archive, shape: tuple[int, ...], prefix: str = "cost"
+) -> Loss | str:
+    """The loss described by `describe_loss`, or the type of a user-defined one."""
+    if not isinstance(described, dict):
+        msg = f"loss is {described!r}: expected a dictionary"
+        raise TypeError(msg)
+    name = get(described, "name", str)
     if name == "LossSum":
-        return LossSum(*(_rebuild(part, stored) for part in described["losses"]))
+        parts = [
+            read_loss(part, archive, shape, f"{prefix}_{k}")
+            for k, part in enumerate(get(described, "losses", list))
+        ]
+        for part in parts:
+            if isinstance(part, str):
+                return part
+        return LossSum(*(part for part in parts if not isinstance(part, str)))
+    if name == "own":
+        own_type: str = get(described, "type", str)
+        return own_type
+    one_of("the name of the loss", name, ("Wasserstein", "Frobenius", "KullbackLeibler"))
     if name == "Frobenius":
         return Frobenius()
     if name == "KullbackLeibler":
         return KullbackLeibler()
-    lam = math.inf if described["lam"] is None else described["lam"]
-    costs = [stored[cost] for cost in described["costs"]]
-    return Wasserstein(costs, described["eps"], lam, described["modes"])
+    names = get(described, "costs", list)
+    if names != [f"{prefix}_{k}" for k in range(len(names))]:
+        msg = f"costs is {names!r}: expected {prefix}_0 and so on"
+        raise ValueError(msg)
+    costs: list[Array] = [archive.read(cost, (None, None)) for cost in names]
+    lam = get(described, "lam", (float, int, type(None)))
+    modes = get(described, "modes", (list, type(None)))
+    eps = get(described, "eps", (float, int))
+    loss = Wasserstein(costs, eps, math.inf if lam is None else lam, modes)
+    loss.transported(shape)  # refuses costs of another size
+    return loss
+
+
+def choose_loss(stored: Loss | str, given: Loss | None) -> Loss:
+    """The loss of the file, or the user-defined one given to `load`."""
+    own = isinstance(stored, str)
+    if own == (given is None):
+        expected = f"the {stored} of the fit" if own else "None, the loss is in the file"
+        found = "None" if given is None else f"a {type(given).__name__}"
+        msg = f"loss is {found}: expected {expected}"
+        raise ValueError(msg)
+    if given is not None:
+        return given
+    assert not isinstance(stored, str)
+    return stored

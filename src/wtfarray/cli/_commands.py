@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from click.core import ParameterSource
+from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 import wtfarray as wtf
 from wtfarray._arrays.host import to_host
+from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
 
-CONVERGED, BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 0, 2, 3, 130
+CONVERGED, BAD_INPUT, NOT_CONVERGED, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = """
 Exit codes: 0 converged or done; 2 bad input or a missing package, nothing was computed; 3 not
-converged, the result was written; 130 interrupted, the factors found so far were written.
+converged, the result was written; 4 computed, but an output could not be written where it was asked
+for, stderr says where it is instead; 130 interrupted, the factors found so far were written.
 """
 TOL_HELP = "Tolerance on the relative decrease of the objective."
 EXPECTED = (OSError, ValueError, TypeError, ImportError, MemoryError, RuntimeError)
@@ -55,8 +62,13 @@ class CommandGroup(click.Group):
 
 
 def _print_error(message: str) -> int:
-    click.echo(f"wtfarray: {' '.join(message.split())}", err=True)
+    _say(" ".join(message.split()))
     return BAD_INPUT
+
+
+def _say(message: str) -> None:
+    with suppress(OSError):  # the exit code does not depend on stderr
+        click.echo(f"wtfarray: {message}", err=True)
 
 
 def _sizes(separator: str) -> Any:
@@ -207,22 +219,42 @@ def fit(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", UserWarning)  # the table shows the message
+        warnings.filterwarnings("always", "checkpoint ", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: _say(str(message))
         result: wtf.Factorisation = solve(converted, size, chosen, callback=w.step, **options)
     # After a Ctrl-C in the last step, the fit may have converged all the same.
     interrupted = w.interrupted and not result.converged
     if interrupted:
-        message = result.message.replace("stopped by the callback", "interrupted: the best so far")
-        result = replace(result, message=message)
-    result.save(out)
+        why = result.message.replace("stopped by the callback", "interrupted: the best so far")
+        result = replace(result, message=why)
+    written = [_data.write_output(out, result.save, _say)]
+    asked = [out]
     if figure is not None:
-        _draw(result, figure)
+        asked.append(figure)
+        written.append(_draw(result, figure))
+    whole = written == asked
     if not quiet:
-        Console().print(summary(result, *(path for path in (out, figure) if path is not None)))
+        whole &= _show(summary(result, *filter(None, written)))
+    if interrupted and written[0] is not None:
+        advice = _how_to_continue(options["checkpoint"], options["solver"], written[0])
+        _say(f"interrupted; {advice}")
+    if not whole:
+        return NOT_WRITTEN
     if interrupted:
-        advice = _how_to_continue(options["checkpoint"], options["solver"], out)
-        click.echo(f"wtfarray: interrupted; {advice}", err=True)
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
+
+
+def _show(rows: Table) -> bool:
+    """Print a table; returns whether stdout could be written to."""
+    try:
+        Console().print(rows)
+    except OSError as error:
+        _say(f"the table cannot be shown: {error.strerror or error}")
+        # Otherwise Python would fail to flush the buffer again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _loss(
@@ -267,7 +299,16 @@ def _figure_suffixes() -> list[str]:
     return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
 
 
-def _draw(result: wtf.Factorisation, path: Path) -> None:
+def _draw(result: wtf.Factorisation, path: Path) -> Path | None:
+    """Save a figure of the atoms and return its path; errors are printed."""
+    try:
+        return _data.write_output(path, partial(_draw_atoms, result), _say)
+    except EXPECTED as error:
+        _say(f"{path} cannot be drawn: {error}")
+        return None
+
+
+def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
     """Save a figure of the atoms, with one panel per factor if they have more than two modes."""
     from matplotlib import pyplot as plt
 
@@ -282,8 +323,10 @@ def _draw(result: wtf.Factorisation, path: Path) -> None:
         )
         for k in modes:
             plot.atoms(result, mode=k, ax=axes[k, 0])
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    try:
+        replace_file(path, partial(figure.savefig, dpi=150, format=path.suffix[1:].lower()))
+    finally:
+        plt.close(figure)
 
 
 @command.command(epilog=EXIT_CODES)
@@ -323,26 +366,37 @@ def project(
         warnings.simplefilter("always")
         projected = saved.projection(_data.to_backend(X, backend, device, dtype), **options)
     coefficients = to_host(projected.factors[0])
-    if out.suffix.lower() == ".csv":
-        np.savetxt(out, coefficients, delimiter=",")
-    else:
-        np.save(out, coefficients)
+    written = _data.write_output(out, partial(_write_coefficients, coefficients), _say)
+    whole = written == out
     if not quiet:
         rows = [("samples", str(coefficients.shape[0])), ("atoms", str(coefficients.shape[1]))]
-        Console().print(table([*rows, ("written", str(out))]))
+        rows += [] if written is None else [("written", str(written))]
+        whole &= _show(table(rows))
     for warning in caught:
-        click.echo(f"wtfarray: {warning.message}", err=True)
+        _say(str(warning.message))
+    if not whole:
+        return NOT_WRITTEN
     if projected.stopped:
         return INTERRUPTED
     return CONVERGED if projected.converged else NOT_CONVERGED
+
+
+def _write_coefficients(coefficients: NDArray[Any], path: Path) -> None:
+    def write(part: Path) -> None:
+        with part.open("wb") as stream:
+            if path.suffix.lower() == ".csv":
+                np.savetxt(stream, coefficients, delimiter=",")
+            else:
+                np.save(stream, coefficients)
+
+    replace_file(path, write)
 
 
 @command.command()
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 def info(fitted: Path) -> int:
     """Summarise FIT, a file written by `wtfarray fit`."""
-    Console().print(summary(_data.read_fit(fitted)))
-    return CONVERGED
+    return CONVERGED if _show(summary(_data.read_fit(fitted))) else NOT_WRITTEN
 
 
 @command.command()
@@ -357,5 +411,10 @@ def demo(out: Path) -> int:
     _data.check_output("--out", out, _figure_suffixes())
     from wtfarray.cli import _demo
 
-    _demo.run(out, click.echo, progress=importlib.util.find_spec("tqdm") is not None)
-    return CONVERGED
+    written = _demo.run(
+        out,
+        click.echo,
+        progress=importlib.util.find_spec("tqdm") is not None,
+        save=lambda path, save: _data.write_output(path, save, _say),
+    )
+    return CONVERGED if written == out else NOT_WRITTEN

@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 import wtfarray as wtf
 from wtfarray import plot
+from wtfarray._fit.storage import replace_file
 
 IMAGES, SIDE, RANK = 40, 32, 3
 CENTRES = ((-0.4, -0.5), (-0.5, 0.4), (0.5, 0.0))
@@ -180,10 +182,40 @@ def _uninterrupted(fit: wtf.Factorisation) -> wtf.Factorisation:
     return fit
 
 
+def _save(path: Path, save: Callable[[Path], object]) -> Path:
+    save(path)
+    return path
+
+
 def run(
-    out: Path, write: Callable[[str], object] = print, *, progress: bool = True, seed: int = 0
-) -> None:
-    """Fit both models, print a table and save a figure; ``seed`` sets the random images."""
+    out: Path,
+    write: Callable[[str], object] = print,
+    *,
+    progress: bool = True,
+    seed: int = 0,
+    save: Callable[[Path, Callable[[Path], object]], Path | None] = _save,
+) -> Path | None:
+    """
+    Fit both models, print a table and save a figure.
+
+    Parameters
+    ----------
+    out : Path
+        The file of the figure.
+    write : callable
+        Prints a line.
+    progress : bool
+        Show progress bars.
+    seed : int
+        Sets the random images.
+    save : callable
+        Calls its second argument with a path and returns that path.
+
+    Returns
+    -------
+    Path or None
+        The path returned by ``save``.
+    """
     truth = mixture(np.random.default_rng(seed))
     X = truth.images
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=10.0)
@@ -208,5 +240,12 @@ def run(
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"font.size": 10, "axes.titlesize": 10}):
-        draw(truth, *found).savefig(out)
-    write(f"\nFigure: {out}")
+        figure = draw(truth, *found)
+
+        def save_figure(path: Path) -> None:
+            replace_file(path, partial(figure.savefig, format=path.suffix[1:].lower()))
+
+        written = save(out, save_figure)
+    if written is not None:
+        write(f"\nFigure: {written}")
+    return written
