@@ -18,7 +18,7 @@ from wtfarray._dispatch import tries_to_escape
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.escape import escaped
-from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.prox_linear import alternate, prox_linear_term
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.inner_solver import has_distant_bins
@@ -59,7 +59,8 @@ def solve_jointly(
         curvature=curvature,
     )
     problem = objective.problem
-    if not reason.is_optimal or not tries_to_escape(math.prod(problem.shape), len(problem.free)):
+    small = tries_to_escape(math.prod(problem.shape), len(problem.free))
+    if not (small and reason.is_optimal) or _has_kinks(problem):
         return x, reason
     lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))
     if lower is None:
@@ -89,8 +90,7 @@ def _descend(
     curvature: dict[str, NDArray[np.float64]] | None = None,
 ) -> tuple[Array, StopReason]:
     """L-BFGS, and prox-linear steps after it where these are needed."""
-    term = prox_linear_term(objective.problem)
-    has_kinks = term is not None and has_distant_bins(term.problem)
+    term, has_kinks = prox_linear_term(objective.problem), _has_kinks(objective.problem)
     found = minimise(
         objective,
         x,
@@ -115,3 +115,9 @@ def _descend(
         report=lambda current: report(current, 1.0, None),
     )
     return x, found.reason if reason is StopReason.UNSOLVED else reason
+
+
+def _has_kinks(problem: FactorisationProblem) -> bool:
+    """Whether bins are so many eps apart that the loss is nearly piecewise linear."""
+    term = prox_linear_term(problem)
+    return term is not None and has_distant_bins(term.problem)
