@@ -4,8 +4,18 @@ import os
 
 import numpy as np
 import pytest
+from array_api_compat import is_jax_namespace
 from helpers import numpy_only
-from saved_fits import LOSSES, RANKS, assert_same_fit, data, not_a_fit, objective, short_fit
+from saved_fits import (
+    LOSSES,
+    RANKS,
+    assert_same_fit,
+    data,
+    in_library,
+    not_a_fit,
+    objective,
+    short_fit,
+)
 
 import wtfarray as wtf
 from wtfarray._fit import result
@@ -15,7 +25,11 @@ class TestSave:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("model", RANKS)
     def test_round_trip_is_bit_equal(self, xp, array, device, tmp_path, model, dtype):
-        fit = short_fit(model, array(data(), dtype))
+        if is_jax_namespace(xp) and dtype == "float32" and model != "nmf":
+            # JAX compiles every shape and dtype: the fits of these are computed by NumPy.
+            fit = in_library(short_fit(model, data().astype(dtype)), array, dtype)
+        else:
+            fit = short_fit(model, array(data(), dtype))
         fit.save(tmp_path / "fit.npz")
         loaded = wtf.load(tmp_path / "fit.npz", xp=xp, device=device)
         assert_same_fit(loaded, fit)
