@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +128,38 @@ def array(backend: Backend) -> Callable[..., Any]:
         return backend.xp.asarray(np.array(values, dtype=dtype), device=backend.device)
 
     return make
+
+
+MOST_COMPILED = 1000
+"""Operations that JAX may have compiled since its caches were last cleared."""
+
+
+@pytest.fixture(scope="session")
+def compiled(pytestconfig: pytest.Config) -> list[str]:
+    """Return a list that grows by one with each operation that JAX compiles."""
+    events: list[str] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            events.append(event)
+
+    if any(backend.name == "jax" for backend in pytestconfig.stash[BACKENDS]):
+        importlib.import_module("jax.monitoring").register_event_duration_secs_listener(listen)
+    return events
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clear_compiled(compiled: list[str]) -> Iterator[None]:
+    """
+    Clear JAX's caches after some files.
+
+    JAX keeps more than a megabyte for each operation that it has compiled for a shape, and the more
+    it keeps, the longer it takes to compile the next.
+    """
+    yield
+    if len(compiled) > MOST_COMPILED:
+        importlib.import_module("jax").clear_caches()
+        compiled.clear()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,13 @@ def short_fit(model, X, name="KL", **options):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f"{model}: stopped after max_iter")
         return getattr(wtf, model)(X, RANKS[model], LOSSES[name], **options)
+
+
+def in_library(fit, array, dtype):
+    """A fit of NumPy arrays in the library under test."""
+    core, weights = (None if a is None else array(a, dtype) for a in (fit.core, fit.weights))
+    factors = [array(factor, dtype) for factor in fit.factors]
+    return replace(fit, factors=factors, core=core, weights=weights, dual=array(fit.dual, dtype))
 
 
 def objective(X, fit):

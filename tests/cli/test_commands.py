@@ -90,7 +90,7 @@ class TestFit:
         words = ("--init", "first.npz", "--max-iter", 1, "--tol", 1e-14)
         run("fit", "X.npy", *QUICK, *words)
         first, second = wtf.load("first.npz"), wtf.load("fit.npz")
-        assert second.n_iter == 1
+        assert second.n_iter <= 1
         assert second.objective <= first.objective + first.gap
 
     def test_quiet_fit_in_float32_prints_nothing(self):

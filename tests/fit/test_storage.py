@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_api_compat import is_jax_namespace
 from helpers import numpy_only, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from saved_fits import (
     content,
     data,
     forge,
+    in_library,
     limited_files,
     not_a_fit,
     objective,
@@ -39,7 +41,11 @@ class TestSave:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("model", RANKS)
     def test_round_trip_is_bit_equal(self, xp, array, device, tmp_path, model, dtype):
-        fit = short_fit(model, array(data(), dtype))
+        if is_jax_namespace(xp) and dtype == "float32" and model != "nmf":
+            # JAX compiles every shape and dtype: the fits of these are computed by NumPy.
+            fit = in_library(short_fit(model, data().astype(dtype)), array, dtype)
+        else:
+            fit = short_fit(model, array(data(), dtype))
         fit.save(tmp_path / "fit.npz")
         loaded = wtf.load(tmp_path / "fit.npz", xp=xp, device=device)
         assert_same_fit(loaded, fit)

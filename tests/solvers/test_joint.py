@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, set_thresholds
 from joint_problems import DISTANT, TRANSPORT, matrix_problem, samples
 
 import wtfarray as wtf
@@ -53,6 +53,7 @@ class TestProxLinearSteps:
 
         monkeypatch.setattr(joint, "minimise", minimise)
         monkeypatch.setattr(joint, "alternate", alternate)
+        set_thresholds(monkeypatch, escape_entries=0)
         return calls
 
     @pytest.mark.parametrize("reason", StopReason)
