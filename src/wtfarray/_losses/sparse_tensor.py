@@ -76,7 +76,7 @@ class SparseTensorTerm:
         """Drop the secants."""
         kernel = self._at_level.kernel
         max_step = 3.0 * kernel.potential_range() / kernel.eps
-        self._secants = Secants(self._memory, self._x, max_step)
+        self._secants = Secants.new(self._memory, self._x, max_step)
         self._safe_adjoint = self._safe_apply = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

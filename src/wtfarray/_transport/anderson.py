@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_jax_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
-from wtfarray._arrays.samples import inners, largest, merge_samples, spread, take_samples
+from wtfarray._arrays.samples import (
+    inners,
+    largest,
+    merge_samples,
+    per_sample,
+    spread,
+    take_samples,
+)
 from wtfarray._arrays.typing import Array
 
 
@@ -36,6 +43,23 @@ class Secants:
     """Which samples may use each pair, (N, pairs)."""
     gram: Array | None = None
     """Products of the changes, (N, pairs, pairs)."""
+
+    @classmethod
+    def new(cls, memory: int, weights: Array, max_step: float) -> Secants:
+        """
+        A memory without pairs.
+
+        JAX compiles every operation for every new shape: there it begins with all pairs, which no
+        sample may use.
+        """
+        xp = array_namespace(weights)
+        if not is_jax_namespace(xp):
+            return cls(memory, weights, max_step)
+        none, numbers = xp.zeros_like(weights), xp.zeros_like(per_sample(weights))
+        row = xp.stack([numbers] * memory, axis=1)
+        pairs = [none] * memory
+        gram = xp.stack([row] * memory, axis=2)
+        return cls(memory, weights, max_step, list(pairs), list(pairs), row > 0, gram)
 
     def add(self, move: Array, dphi: Array, valid: Array) -> None:
         """Keep a pair, ``move = dg - dphi``, for the samples in ``valid``."""

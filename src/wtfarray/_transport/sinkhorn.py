@@ -194,7 +194,7 @@ class Sinkhorn:
         target = Target.of(self.problem, Y)
         history = self._history
         if history is None:
-            secants = Secants(self._memory, Y, search_radius(self.problem))
+            secants = Secants.new(self._memory, Y, search_radius(self.problem))
             history = self._history = History(secants)
         history.size = None
         g = self.g
