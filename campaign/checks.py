@@ -37,8 +37,8 @@ ROUNDING = 64
 """How many roundings of the dtype a value may be off, relative to the terms that it adds up."""
 SLOW = 2.0
 """Seconds of CPU within which a problem of this size has to be solved."""
-HANGING = 120.0
-"""Seconds after which a problem is given up."""
+HANGING = 20.0
+"""Seconds of CPU after which a problem is given up; it counts as slow."""
 SADDLE = 1e-3
 """Relative gain of a second fit that shows that the first had not arrived."""
 UNFINISHED = re.compile(
@@ -105,7 +105,7 @@ class Outcome:
     @property
     def status(self) -> str:
         """The row of the summary in which the problem counts."""
-        rows = ("failed", "refused", "undecided", "slow", "unconverged")
+        rows = ("failed", "refused", "slow", "undecided", "unconverged")
         return next((row for row in rows if getattr(self, row)), "passed")
 
     @property
@@ -128,21 +128,21 @@ class TooLongError(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Any:
-    """Give up after so many seconds, where signals allow it."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+    """Give up after so many seconds of CPU, where signals allow it."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
         yield
         return
 
     def stop(*_: object) -> None:
         raise TooLongError
 
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    old = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, old)
 
 
 class Trial:
@@ -199,7 +199,8 @@ class Trial:
                 self.fail("exception", f"{name}: {traceback.format_exc(limit=-4)}")
                 raise Broken from None
             except TooLongError:
-                self.fail("hangs", f"{name} takes more than {HANGING:g} s")
+                self.outcome.seconds += HANGING
+                self.outcome.slow = f"{name} was given up after {HANGING:g} s of CPU"
                 raise Broken from None
             except Exception:  # noqa: BLE001
                 self.fail("exception", f"{name}: {traceback.format_exc(limit=-4)}")
@@ -638,7 +639,7 @@ def _check_restart(
         with time_limit(HANGING):
             second = wtf_quietly(function, x, rank, loss, init=fit, tol=1e-9, max_iter=300, **rest)
     except TooLongError:
-        trial.fail("hangs", "restart")
+        trial.outcome.slow = f"a restart was given up after {HANGING:g} s of CPU"
         return
     except (ValueError, TypeError) as error:
         trial.fail("refused its own fit", f"restart: {error}")

@@ -111,7 +111,7 @@ def draw_cost(rng: np.random.Generator, n: int) -> np.ndarray:
     cost = cost / max(cost.mean(), 1e-300) if rng.random() < 0.5 else cost
     if rng.random() < 0.1:
         cost = cost * power(rng, -3, 3)
-    forbidden = pick(rng, ("none", "some", "band", "blocks"), (0.76, 0.08, 0.08, 0.08))
+    forbidden = pick(rng, ("none", "some", "band", "blocks"), (0.82, 0.06, 0.06, 0.06))
     where = np.zeros((n, n), bool)
     if forbidden == "some":
         where = rng.uniform(size=(n, n)) < rng.uniform(0.1, 0.9)
@@ -251,7 +251,7 @@ def draw_fit_options(
         options["solver"] = pick(rng, ("envelope", "dual"))
     if rng.random() < 0.3:
         options["tol"] = power(rng, -9, -3)
-    options["max_iter"] = int(pick(rng, (1, 3, 30, 300), (0.1, 0.15, 0.35, 0.4)))
+    options["max_iter"] = int(pick(rng, (1, 3, 30, 300), (0.1, 0.2, 0.4, 0.3)))
     if rng.random() < 0.15:
         options["n_init"] = 2
         options["max_iter"] = min(options["max_iter"], 30)
