@@ -1,5 +1,6 @@
 """Run the campaign: ``python -m campaign --minutes 20 --seed 0 --backend numpy``."""
 
+# ruff: noqa: T201
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,6 @@
 """A fit with a checkpoint, in a process of its own: ``python -m campaign.checkpointed_fit ...``."""
 
+# ruff: noqa: T201
 from __future__ import annotations
 
 import json
@@ -36,8 +37,15 @@ def fit(seed: int, checkpoint: str | None, pause: float = 0.0, announce: bool = 
         time.sleep(pause)
 
     return wtf.nmf(
-        data(seed), RANK, loss(seed), rng=seed, tol=1e-9, max_iter=200, rho=1e-2,
-        checkpoint=checkpoint, callback=callback,
+        data(seed),
+        RANK,
+        loss(seed),
+        rng=seed,
+        tol=1e-9,
+        max_iter=200,
+        rho=1e-2,
+        checkpoint=checkpoint,
+        callback=callback,
     )
 
 

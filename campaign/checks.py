@@ -42,7 +42,8 @@ HANGING = 20.0
 SADDLE = 1e-3
 """Relative gain of a second fit that shows that the first had not arrived."""
 UNFINISHED = re.compile(
-    r"(max_iter|larger eps|could not be solved|gap|interrupted|stopped|float64|normalise)", re.I
+    r"(max_iter|larger eps|could not be solved|gap|interrupted|stopped|float64|normalise)",
+    re.IGNORECASE,
 )
 MASS_ADVICE = "coefficients that sum to one"
 
@@ -70,7 +71,7 @@ def backend(name: str) -> Backend:
     if name == "jax":
         import jax
 
-        jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003
         return Backend(name, jax.numpy.asarray, few_shapes=True)
     if name == "strict":
         import array_api_strict
@@ -165,6 +166,7 @@ class Trial:
         return ROUNDING * float(np.finfo(self.dtype).eps)
 
     def fail(self, label: str, message: str) -> None:
+        """Something that must hold does not, for this dtype."""
         self.outcome.fail(f"{label} {self.dtype}", message)
 
     def note(self, name: str, value: object) -> None:
@@ -477,9 +479,9 @@ class Objective:
         """``sum rho E(A)``."""
         total = oracle.NOTHING
         for rho, block in zip(self.rho, blocks, strict=True):
-            block = np.asarray(block, oracle.LONG)
-            value = rho * oracle.entropy(block)
-            size = float(np.sum(block * (np.abs(np.log(np.where(block > 0, block, 1))) + 1)))
+            a = np.asarray(block, oracle.LONG)
+            value = rho * oracle.entropy(a)
+            size = float(np.sum(a * (np.abs(np.log(np.where(a > 0, a, 1))) + 1)))
             total += oracle.Interval(value, value, rho * size)
         return total
 
@@ -695,7 +697,12 @@ def check_projection(trial: Trial) -> None:
     if not found.converged or trial.outcome.failed:
         return
     _check_minimum(trial, found, new, part, float(fit.rho[0]))
-    if keywords or part.balanced or found.constraints[0] not in (None, "rows") or rng.random() < 0.5:
+    if (
+        keywords
+        or part.balanced
+        or found.constraints[0] not in (None, "rows")
+        or rng.random() < 0.5
+    ):
         return
     coefficients = to_numpy(wtf_quietly(fit.project, array))
     if not same(coefficients, to_numpy(found.factors[0])):
@@ -825,17 +832,35 @@ def check_block(trial: Trial) -> None:
     if cp:
         given = None if weights is None or block == "weights" else trial.convert(weights)
         dual = trial.call(
-            "cp_dual", wtf.cp_dual, x, blocks, block, loss.build(),
-            rho=rho, constraint=constraint, weights=given,
+            "cp_dual",
+            wtf.cp_dual,
+            x,
+            blocks,
+            block,
+            loss.build(),
+            rho=rho,
+            constraint=constraint,
+            weights=given,
         )
     else:
         dual = trial.call(
-            "tucker_dual", wtf.tucker_dual, x, trial.convert(core), blocks, block, loss.build(),
-            rho=rho, constraint=constraint,
+            "tucker_dual",
+            wtf.tucker_dual,
+            x,
+            trial.convert(core),
+            blocks,
+            block,
+            loss.build(),
+            rho=rho,
+            constraint=constraint,
         )
     iterations = int(pick(rng, (3, 200)))
     result = trial.call(
-        "lbfgs", wtf.lbfgs, dual.value_and_gradient, dual.start(), max_iter=iterations,
+        "lbfgs",
+        wtf.lbfgs,
+        dual.value_and_gradient,
+        dual.start(),
+        max_iter=iterations,
         safe_fun=dual.safe_value_and_gradient,
     )
     trial.outcome.unconverged = not result.converged
@@ -851,8 +876,17 @@ def check_block(trial: Trial) -> None:
 
 
 def _check_certificate(
-    trial: Trial, certificate: Any, g: np.ndarray, X: np.ndarray, loss: TransportLoss,
-    factors: Any, core: Any, weights: Any, block: Any, rho: float, constraint: str | None,
+    trial: Trial,
+    certificate: Any,
+    g: np.ndarray,
+    X: np.ndarray,
+    loss: TransportLoss,
+    factors: Any,
+    core: Any,
+    weights: Any,
+    block: Any,
+    rho: float,
+    constraint: str | None,
 ) -> None:
     """Both bounds, by the dual and the primal objective evaluated apart from the library."""
     moved = [k for group in loss.groups for k in group]
@@ -877,9 +911,7 @@ def _check_certificate(
     trial.note("objective of the factor", truth)
     with np.errstate(all="ignore"):
         xi = oracle.adjoint(U, factors, core, weights, block)
-        conjugate, _, scale = oracle.conjugate(
-            X, U, loss.costs, loss.groups, loss.eps, loss.lam
-        )
+        conjugate, _, scale = oracle.conjugate(X, U, loss.costs, loss.groups, loss.eps, loss.lam)
         ends = oracle.entropy_conjugate(-xi / rho, constraint)
     lower = -conjugate - rho * ends
     trial.note("dual value", lower)

@@ -13,6 +13,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from campaign.checks import Broken, Refused, Trial, pick, same, to_numpy
 ROOT = Path(__file__).parent.parent
 FITS: dict[str, Callable[[np.ndarray], Any]] = {
     "cp": lambda X: wtf.cp(X, 2, wtf.Wasserstein(wtf.grid_cost(4, 3), 0.2, 5.0), rng=0),
-    "tucker": lambda X: wtf.tucker(X, (2, 2, 2), wtf.Wasserstein(wtf.grid_cost(4, 3), 0.2, 1.0), rng=0),
+    "tucker": lambda X: wtf.tucker(
+        X, (2, 2, 2), wtf.Wasserstein(wtf.grid_cost(4, 3), 0.2, 1.0), rng=0
+    ),
     "nmf": lambda X: wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0),
     "sum": lambda X: wtf.cp(
         X, 2, wtf.LossSum(wtf.Wasserstein(wtf.grid_cost(4, 3), 0.3, 5.0), wtf.Frobenius()), rng=0
@@ -144,9 +147,7 @@ def _damage(rng: np.random.Generator, content: bytes) -> tuple[str, bytes]:
         "text": b"this is not a fit\n" * 10,
         "twice": content + content,
     }
-    name = pick(
-        rng, tuple(damaged), (0.15, 0.03, 0.2, 0.12, 0.3, 0.1, 0.05, 0.02, 0.03)
-    )
+    name = pick(rng, tuple(damaged), (0.15, 0.03, 0.2, 0.12, 0.3, 0.1, 0.05, 0.02, 0.03))
     return f"{name} at {where} of {size}", damaged[name]
 
 
@@ -281,10 +282,8 @@ def damaged_checkpoint(trial: Trial, rng: np.random.Generator, folder: Path) -> 
 
     X, loss = checkpointed_fit.data(seed), checkpointed_fit.loss(seed)
     options = {"rng": seed, "tol": 1e-9, "max_iter": 200, "rho": 1e-2, "checkpoint": path}
-    try:
+    with suppress(Enough):
         quietly(wtf.nmf, X, checkpointed_fit.RANK, loss, callback=stop, **options)
-    except Enough:
-        pass
     if not path.exists():
         return
     what, content = _damage(rng, path.read_bytes())

@@ -138,8 +138,9 @@ def draw_loss(
     modes = None
     if not trailing or rng.random() < 0.2:
         modes = tuple(group[0] if len(group) == 1 else group for group in groups)
-        modes = tuple(m - len(shape) if isinstance(m, int) and rng.random() < 0.1 else m
-                      for m in modes)
+        modes = tuple(
+            m - len(shape) if isinstance(m, int) and rng.random() < 0.1 else m for m in modes
+        )
     lam = math.inf if rng.random() < balanced else power(rng, -3, 4)
     return TransportLoss(costs, power(rng, -4, 0), lam, modes, groups)
 
@@ -235,8 +236,7 @@ def draw_fit_options(
 ) -> dict[str, Any]:
     """The keywords of a fit; `plain`: the constraints that conserve mass, which are the default."""
     sizes = shape if model != "nmf" else (shape[0], math.prod(shape[1:]))
-    blocks = len(sizes)
-    ranks = rank if model == "tucker" else (rank,) * blocks
+    ranks = rank if model == "tucker" else (rank,) * len(sizes)
     options: dict[str, Any] = {"rng": int(rng.integers(1000))}
     options["rho"] = power(rng, -6, 0)
     if rng.random() < 0.2:
@@ -263,10 +263,22 @@ def draw_fit_options(
         options["batch"] = int(rng.integers(1, 6))
     if model == "cp" and rng.random() < 0.3:
         options["weights"] = pick(rng, ("learned", "fixed"))
+    return options | _draw_start(rng, model, sizes, ranks, dtype)
+
+
+def _draw_start(
+    rng: np.random.Generator,
+    model: str,
+    sizes: tuple[int, ...],
+    ranks: tuple[int, ...],
+    dtype: str,
+) -> dict[str, Any]:
+    """Where a fit starts, and which of the given factors it keeps."""
+    options: dict[str, Any] = {}
+    blocks = len(sizes)
     start = pick(rng, (None, "kl", "random", "nnsvd", "given"), (0.4, 0.15, 0.15, 0.15, 0.15))
     if start == "given":
-        factors = [draw_block(rng, (n, r), None, dtype)
-                   for n, r in zip(sizes, ranks, strict=True)]
+        factors = [draw_block(rng, (n, r), None, dtype) for n, r in zip(sizes, ranks, strict=True)]
         if rng.random() < 0.3:
             k = int(rng.integers(blocks))
             factors[k] = factors[k] * (rng.uniform(size=factors[k].shape) < 0.7).astype(dtype)
