@@ -37,7 +37,7 @@ ROUNDING = 64
 """How many roundings of the dtype a value may be off, relative to the terms that it adds up."""
 SLOW = 2.0
 """Seconds of CPU within which a problem of this size has to be solved."""
-HANGING = 20.0
+HANGING = 10.0
 """Seconds of CPU after which a problem is given up; it counts as slow."""
 SADDLE = 1e-3
 """Relative gain of a second fit that shows that the first had not arrived."""

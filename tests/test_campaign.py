@@ -95,7 +95,11 @@ def test_oracle_of_the_models(on_numpy):
 
 @pytest.mark.parametrize(
     ("x", "y", "solved"),
-    [([1.0, 0.0], [0.0, 1.0], False), ([0.0, 1.0], [0.5, 0.5], True), ([0.5, 0.5], [0.5, 0.5], True)],
+    [
+        ([1.0, 0.0], [0.0, 1.0], False),
+        ([0.0, 1.0], [0.5, 0.5], True),
+        ([0.5, 0.5], [0.5, 0.5], True),
+    ],
 )
 def test_oracle_knows_what_can_be_reached(x, y, solved, on_numpy):
     cost = np.array([[0.0, np.inf], [1.0, 0.0]])
@@ -121,9 +125,7 @@ def test_wrong_values_are_found(value, gap, label, on_numpy):
 
 def test_undecided_problems_do_not_pass(on_numpy):
     trial = checks.Trial("wasserstein", 0, checks.backend("numpy"))
-    checks.check_interval(
-        trial, "test", 1.0, 0.1, oracle.Interval(0.9, 1.1, 1.0), converged=True
-    )
+    checks.check_interval(trial, "test", 1.0, 0.1, oracle.Interval(0.9, 1.1, 1.0), converged=True)
     assert trial.outcome.status == "undecided"
 
 
