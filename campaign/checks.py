@@ -55,6 +55,8 @@ class Backend:
     name: str
     asarray: Callable[..., Any]
     few_shapes: bool = False
+    patience: float = 1.0
+    """Multiplies the time after which a problem is given up."""
 
     def array(self, values: np.ndarray) -> Any:
         """A copy of the values as an array of the library, of the same dtype."""
@@ -67,16 +69,16 @@ def backend(name: str) -> Backend:
         import torch
 
         torch.set_num_threads(1)
-        return Backend(name, torch.asarray)
+        return Backend(name, torch.asarray, patience=2.0)
     if name == "jax":
         import jax
 
         jax.config.update("jax_enable_x64", True)  # noqa: FBT003
-        return Backend(name, jax.numpy.asarray, few_shapes=True)
+        return Backend(name, jax.numpy.asarray, few_shapes=True, patience=20.0)
     if name == "strict":
         import array_api_strict
 
-        return Backend(name, array_api_strict.asarray)
+        return Backend(name, array_api_strict.asarray, patience=3.0)
     return Backend("numpy", np.asarray)
 
 
@@ -187,11 +189,12 @@ class Trial:
     def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the library; whatever it must not do is recorded."""
         before = copy.deepcopy((args, kwargs)) if self.library.name == "numpy" else None
+        limit = HANGING * self.library.patience
         begin = time.process_time()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                with time_limit(HANGING):
+                with time_limit(limit):
                     result = function(*args, **kwargs)
             except (ValueError, TypeError) as error:
                 if ": expected " in str(error) or (
@@ -201,8 +204,8 @@ class Trial:
                 self.fail("exception", f"{name}: {traceback.format_exc(limit=-4)}")
                 raise Broken from None
             except TooLongError:
-                self.outcome.seconds += HANGING
-                self.outcome.slow = f"{name} was given up after {HANGING:g} s of CPU"
+                self.outcome.seconds += limit
+                self.outcome.slow = f"{name} was given up after {limit:g} s of CPU"
                 raise Broken from None
             except Exception:  # noqa: BLE001
                 self.fail("exception", f"{name}: {traceback.format_exc(limit=-4)}")
@@ -638,10 +641,10 @@ def _check_restart(
     rest = {key: value for key, value in keywords.items() if key not in drop}
     begin = time.process_time()
     try:
-        with time_limit(HANGING):
+        with time_limit(HANGING * trial.library.patience):
             second = wtf_quietly(function, x, rank, loss, init=fit, tol=1e-9, max_iter=300, **rest)
     except TooLongError:
-        trial.outcome.slow = f"a restart was given up after {HANGING:g} s of CPU"
+        trial.outcome.slow = "a restart was given up"
         return
     except (ValueError, TypeError) as error:
         trial.fail("refused its own fit", f"restart: {error}")
