@@ -252,6 +252,11 @@ def same(first: Any, second: Any) -> bool:
     return True
 
 
+def gap_rounding(trial: Trial, gap: float) -> float:
+    """The rounding of a gap: a divergence of exponentials, whose exponents may be large."""
+    return 100 * trial.rounding * abs(gap) if math.isfinite(gap) else 0.0
+
+
 def check_interval(
     trial: Trial, name: str, value: float, gap: float, truth: oracle.Interval, *, converged: bool
 ) -> None:
@@ -272,7 +277,7 @@ def check_interval(
     if value > truth.upper + tiny:
         off = (value - truth.upper) / max(truth.scale, 1e-300)
         trial.fail(f"value above the truth ({state})", f"{words}; {off:.1e} of the terms")
-    elif value + max(gap, 0.0) < truth.lower - tiny:
+    elif value + max(gap, 0.0) < truth.lower - tiny - gap_rounding(trial, gap):
         off = (truth.lower - value - gap) / max(truth.scale, 1e-300)
         trial.fail(f"value and gap below the truth ({state})", f"{words}; {off:.1e} of the terms")
     elif not truth.decided:
@@ -925,7 +930,7 @@ def _check_certificate(
         trial.fail("certificate: lower above a value", f"{words}; the factor's value is {truth}")
     elif math.isfinite(lower) and certificate.lower > lower + tiny:
         trial.fail("certificate: lower above the dual value", f"{words}; it is {lower!r}")
-    if certificate.upper < truth.lower - tiny:
+    if certificate.upper < truth.lower - tiny - gap_rounding(trial, certificate.gap):
         trial.fail("certificate: upper below the value", f"{words}; the factor's value is {truth}")
     elif not truth.decided:
         trial.outcome.undecided = "certificate: the oracle did not converge"

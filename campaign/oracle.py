@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 
@@ -108,6 +109,10 @@ def _sinkhorn(g, x, y, cost, eps, lam):
     return damped * (np.log(y) - log_ka)
 
 
+def _least_squares(matrix, vector):
+    return np.linalg.lstsq(matrix, vector, rcond=1e-15)[0]
+
+
 def _newton_step(at: Potential, x, eps, lam, shift):
     """A step of Newton's method; the linear algebra in double suffices for that."""
     plan, q = at.plan.astype(float), at.marginal.astype(float)
@@ -121,12 +126,13 @@ def _newton_step(at: Potential, x, eps, lam, shift):
     size = np.sqrt(np.maximum(np.diag(hessian), 1e-300) + 1e-14 * q / eps)
     scaled = hessian / size[:, None] / size[None, :]
     scaled[np.diag_indices_from(scaled)] += shift + 1e-15
-    try:
-        step = np.linalg.solve(scaled, gradient / size) / size
-    except np.linalg.LinAlgError:
-        step = np.full(len(q), np.nan)
-    if not np.isfinite(step).all() or step @ gradient <= 0:
-        step = np.linalg.lstsq(scaled, gradient / size, rcond=1e-15)[0] / size
+    step = np.full(len(q), np.nan)
+    if np.isfinite(scaled).all() and np.isfinite(gradient / size).all():
+        for solve in (np.linalg.solve, _least_squares):
+            with suppress(np.linalg.LinAlgError):
+                step = solve(scaled, gradient / size) / size
+            if np.isfinite(step).all() and step @ gradient > 0:
+                break
     return step, gradient
 
 
