@@ -36,17 +36,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="a million problems for each")
     parser.add_argument("--backend", choices=["numpy", "strict", "torch", "jax"], default="numpy")
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="can be repeated")
+    parser.add_argument("--dtype", choices=["float32", "float64"], help="both if absent")
     parser.add_argument("--repeat", type=int, metavar="SEED", help="one problem, all printed")
     return parser.parse_args(arguments)
 
 
-def report(outcome: checks.Outcome, backend: str) -> None:
+def report(outcome: checks.Outcome, backend: str, dtype: str | None) -> None:
     """Print what is wrong, and how to see it again."""
     for label, message in outcome.failures:
         print(f"\nFAILED {outcome.kind}: {label}\n  {message.strip()}")
     print(
         f"  seed {outcome.seed}; repeat: python -m campaign --backend {backend} "
-        f"--kind {outcome.kind} --repeat {outcome.seed}",
+        f"--kind {outcome.kind} --repeat {outcome.seed}" + (f" --dtype {dtype}" if dtype else ""),
         flush=True,
     )
 
@@ -95,16 +96,16 @@ def details(outcomes: list[checks.Outcome], backend: str) -> str:
     return "\n".join(lines)
 
 
-def repeat(kinds: list[str], seed: int, backend: str) -> int:
+def repeat(kinds: list[str], seed: int, backend: str, dtype: str | None) -> int:
     """Run one problem of each kind named, and print all that is known of it."""
     library, failed = checks.backend(backend), False
     for kind in kinds:
-        outcome = checks.run(kind, seed, library, KINDS[kind])
+        outcome = checks.run(kind, seed, library, KINDS[kind], dtype)
         print("\n".join(outcome.notes))
         print(f"\n{kind} {seed}: {outcome.status} in {outcome.seconds:.2f} s of CPU")
         print(outcome.refused or outcome.undecided or outcome.slow)
         if outcome.failed:
-            report(outcome, backend)
+            report(outcome, backend, dtype)
             failed = True
     return int(failed)
 
@@ -113,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run problems until the time or their number is up; 1 if any failed."""
     given = parse(arguments)
     if given.repeat is not None:
-        return repeat(given.kind or list(KINDS), given.repeat, given.backend)
+        return repeat(given.kind or list(KINDS), given.repeat, given.backend, given.dtype)
     library, outcomes = checks.backend(given.backend), []
     begin = time.monotonic()
     line = sys.stderr.isatty()
@@ -122,9 +123,9 @@ def main(arguments: list[str] | None = None) -> int:
         elapsed = time.monotonic() - begin
         if elapsed > 60 * given.minutes or len(outcomes) == given.problems:
             break
-        outcomes.append(checks.run(kind, seed, library, KINDS[kind]))
+        outcomes.append(checks.run(kind, seed, library, KINDS[kind], given.dtype))
         if outcomes[-1].failed:
-            report(outcomes[-1], given.backend)
+            report(outcomes[-1], given.backend, given.dtype)
         if line or time.monotonic() - last > 30:
             last = time.monotonic()
             failed = sum(o.failed for o in outcomes)

@@ -151,15 +151,17 @@ def time_limit(seconds: float) -> Any:
 class Trial:
     """Calls the library under watch: warnings, exceptions, time, arguments."""
 
-    def __init__(self, kind: str, seed: int, library: Backend) -> None:
+    def __init__(self, kind: str, seed: int, library: Backend, dtype: str | None = None) -> None:
         self.outcome = Outcome(kind, seed)
         self.library = library
+        self.wanted = dtype
         self.dtype = "float64"
 
     def draw(self) -> np.random.Generator:
         """The generator of this problem, and its dtype."""
         rng = np.random.default_rng([self.outcome.seed, *self.outcome.kind.encode()])
         self.dtype = pick(rng, ("float64", "float32"), (0.6, 0.4))
+        self.dtype = self.wanted or self.dtype
         return rng
 
     @property
@@ -948,9 +950,15 @@ CHECKS: dict[str, Callable[[Trial], None]] = {
 }
 
 
-def run(kind: str, seed: int, library: Backend, check: Callable[[Trial], None]) -> Outcome:
+def run(
+    kind: str,
+    seed: int,
+    library: Backend,
+    check: Callable[[Trial], None],
+    dtype: str | None = None,
+) -> Outcome:
     """Try one problem; nothing that happens ends the campaign."""
-    trial = Trial(kind, seed, library)
+    trial = Trial(kind, seed, library, dtype)
     try:
         check(trial)
     except Refused as error:

