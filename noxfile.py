@@ -113,6 +113,22 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def campaign(session: nox.Session) -> None:
+    """Try random problems against an oracle: ``nox -s campaign -- --minutes 20 --seed 0``."""
+    options = session.posargs
+    extra = next((name for name in ("torch", "jax") if name in options), "")
+    install(session, extra=extra, group="test")
+    env = {"OMP_NUM_THREADS": "1"}
+    if extra == "jax":
+        env |= {
+            "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    session.run("python", "-m", "campaign", *options, env=env)
+
+
+@nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Run the tests on CuPy and on torch's CUDA device."""
     if shutil.which("nvidia-smi") is None:

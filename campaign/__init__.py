@@ -1,0 +1,1 @@
+"""A long random test of wtfarray against an oracle of its own: ``python -m campaign --help``."""
