@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import slices_of, spread, stack, unstack
+from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
 from wtfarray._losses.term import TermValue
@@ -79,6 +79,7 @@ class TransportTerm:
     def _solver(self, k: int) -> InnerSolver:
         """The solver of batch k, at the current level and potential."""
         solver = self._solvers[k]
+        state = self.state if len(self._slices) == 1 else self.state[self._slices[k], ...]
         if solver is None:
             problem = self.problem
             if len(self._slices) > 1:
@@ -86,16 +87,20 @@ class TransportTerm:
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
             weights = None if self.weights is None else self.weights[self._slices[k]]
-            solver = inner_solver(problem, self.state, weights)
+            solver = inner_solver(problem, state, weights)
             if self._remembers:
                 self._solvers[k] = solver
-        solver.g = self.state if len(self._slices) == 1 else self.state[self._slices[k], ...]
+        solver.g = state
         solver.continues = self._continues
         return solver
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until the estimated error is below the tolerance."""
+        xp = array_namespace(model)
         Y = stack(self.problem, model)
+        if bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
+            # The loss of a sample whose model is empty is infinite; the state stays.
+            return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()
         share = tolerance / len(self._slices)
         parts = [self._evaluate(k, Y[s, ...], share, max_iter) for k, s in enumerate(self._slices)]

@@ -106,7 +106,11 @@ class BlockDual:
         return xp.sum(self._weighted(values)) + value, gradient
 
     def _weighted(self, values: Array) -> Array:
-        return values if self.weights is None else values * self.weights
+        if self.weights is None:
+            return values
+        # A sample of weight 0 counts for nothing, even if its loss is infinite.
+        positive = self.weights > 0
+        return array_namespace(values).where(positive, values, 0.0) * self.weights
 
     def _entropy_part(self, g: Array) -> tuple[Array, Array, Array | None]:
         """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
@@ -155,8 +156,14 @@ class JointObjective:
         xp = array_namespace(x)
         problem = self.problem
         self.evaluations += 1
-        blocks = self.blocks(x)
-        model = problem.tensor(blocks)
+        with np.errstate(over="ignore", invalid="ignore"):
+            blocks = self.blocks(x)
+            model = problem.tensor(blocks)
+        largest = float(xp.max(model))
+        if not largest <= math.sqrt(float(xp.finfo(x.dtype).max)):
+            # A step much too long: nothing is evaluated where products would overflow.
+            outside = Point(x, 0.0 * x, math.inf, math.inf, math.inf, math.inf)
+            return Evaluation(outside, math.inf, math.inf, converged=False)
         share = tolerance / len(problem.terms)
         values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
         dual = values[0].gradient
