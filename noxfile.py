@@ -62,7 +62,7 @@ def tests(session: nox.Session, backend: str) -> None:
         # for the next run. An entry that one worker reads while the other writes it is compiled
         # again.
         env |= {
-            "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
+            "JAX_COMPILATION_CACHE_DIR": str((session.cache_dir / "jax").absolute()),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
@@ -121,7 +121,7 @@ def campaign(session: nox.Session) -> None:
     env = {"OMP_NUM_THREADS": "1"}
     if extra == "jax":
         env |= {
-            "JAX_COMPILATION_CACHE_DIR": str(session.cache_dir / "jax"),
+            "JAX_COMPILATION_CACHE_DIR": str((session.cache_dir / "jax").absolute()),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }

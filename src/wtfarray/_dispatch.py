@@ -65,6 +65,8 @@ class Thresholds:
     """Up to this size of X prox-linear steps follow L-BFGS; their dual has as many unknowns."""
     escape_entries: int = 2**10
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
+    escape_tol: float = 1e-5
+    """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""
 
@@ -153,9 +155,10 @@ def follows_with_prox_linear(entries: int) -> bool:
     return entries <= THRESHOLDS.prox_linear_entries
 
 
-def tries_to_escape(entries: int, free_blocks: int) -> bool:
+def tries_to_escape(entries: int, free_blocks: int, tol: float) -> bool:
     """Whether a fit may have a saddle point, and is small enough to look for a way out."""
-    return free_blocks > 1 and entries <= THRESHOLDS.escape_entries
+    small = entries <= THRESHOLDS.escape_entries
+    return small and free_blocks > 1 and tol <= THRESHOLDS.escape_tol
 
 
 def keeps_history(entries: int) -> bool:

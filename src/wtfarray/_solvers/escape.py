@@ -34,7 +34,7 @@ class EscapeSettings:
     """Tolerance of the steps from the perturbed point."""
     max_iter: int = 80
     """Steps from there."""
-    worthwhile: float = 1e-5
+    worthwhile: float = 3e-4
     """The relative decrease that counts as a way out."""
 
 

@@ -59,7 +59,7 @@ def solve_jointly(
         curvature=curvature,
     )
     problem = objective.problem
-    small = tries_to_escape(math.prod(problem.shape), len(problem.free))
+    small = tries_to_escape(math.prod(problem.shape), len(problem.free), tol)
     if not (small and reason.is_optimal) or _has_kinks(problem):
         return x, reason
     lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))
