@@ -55,7 +55,7 @@ CASES = [
     ("follows_with_prox_linear", (2**16,), {}, True),
     ("follows_with_prox_linear", (2**16 + 1,), {}, False),
     ("tries_to_escape", (2**10, 2, 1e-6), {}, True),
-    ("tries_to_escape", (2**10 + 1, 2), {}, False),
+    ("tries_to_escape", (2**10 + 1, 2, 1e-6), {}, False),
     ("tries_to_escape", (2**10, 1, 1e-6), {}, False),
     ("keeps_history", (20_000_000,), {}, True),
     ("keeps_history", (20_000_001,), {}, False),

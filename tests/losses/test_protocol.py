@@ -183,19 +183,7 @@ class TestOwnLoss:
             wtf.nmf(histograms(), 2, Broken(), rng=0)
 
     @numpy_only
-    @pytest.mark.parametrize(
-        "again",
-        [
-            False,
-            pytest.param(
-                True,
-                marks=pytest.mark.xfail(
-                    reason="fits know a loss by its repr, which holds an address",
-                    raises=ValueError,
-                ),
-            ),
-        ],
-    )
+    @pytest.mark.parametrize("again", [False, True])
     def test_fit_is_resumed_from_a_checkpoint(self, tmp_path, again):
         """With the same loss, or with an equal one as a new process has it."""
         path = tmp_path / "fit.npz"

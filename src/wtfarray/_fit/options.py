@@ -15,7 +15,7 @@ from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
 from wtfarray._fit.specification import Specification
-from wtfarray._losses.protocol import ConjugateLoss
+from wtfarray._losses.protocol import ConjugateLoss, Loss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 
@@ -113,9 +113,19 @@ def _checkpoint(
         arrays += given_blocks(spec, init)
     arguments = (
         *(spec.kind, spec.model, spec.shapes, spec.rho, spec.constraints, spec.free),
-        *(spec.losses, init if named else "given", _seed(rng)),
+        *(tuple(map(_loss_identity, spec.losses)), init if named else "given", _seed(rng)),
     )
     return Checkpoint(path, arrays, arguments)
+
+
+def _loss_identity(loss: Loss) -> str:
+    """A representation of a loss that is the same in another process."""
+    kind = type(loss)
+    if kind.__repr__ is not object.__repr__:
+        return repr(loss)
+    return (
+        f"{kind.__module__}.{kind.__qualname__}({sorted(getattr(loss, '__dict__', {}).items())!r})"
+    )
 
 
 def _seed(rng: object) -> object:
