@@ -123,9 +123,8 @@ def _loss_identity(loss: Loss) -> str:
     kind = type(loss)
     if kind.__repr__ is not object.__repr__:
         return repr(loss)
-    return (
-        f"{kind.__module__}.{kind.__qualname__}({sorted(getattr(loss, '__dict__', {}).items())!r})"
-    )
+    fields = sorted(getattr(loss, "__dict__", {}).items())
+    return f"{kind.__module__}.{kind.__qualname__}({fields!r})"  # the default holds an address
 
 
 def _seed(rng: object) -> object:
