@@ -59,7 +59,7 @@ CASES = [
     ("tries_to_escape", (2**10, 1, 1e-6), {}, False),
     ("keeps_history", (20_000_000,), {}, True),
     ("keeps_history", (20_000_001,), {}, False),
-    ("tries_to_escape", (8, 2, 1.1e-5), {}, False),
+    ("tries_to_escape", (8, 2, 1.1e-4), {}, False),
     ("checks_flow", (2, 256), {}, True),
     ("checks_flow", (2, 257), {}, False),
     ("can_be_halved", (32,), {}, True),

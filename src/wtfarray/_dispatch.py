@@ -65,7 +65,7 @@ class Thresholds:
     """Up to this size of X prox-linear steps follow L-BFGS; their dual has as many unknowns."""
     escape_entries: int = 2**10
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
-    escape_tol: float = 1e-5
+    escape_tol: float = 1e-4
     """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""

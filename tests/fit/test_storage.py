@@ -297,7 +297,7 @@ class TestLoad:
         path = tmp_path / "fit.npz"
         short_fit(model, data()).save(path)
         arrays, header = content(path)
-        for name in set(header) - {"normalised"}:
+        for name in header:
             write_content(path, arrays, {k: v for k, v in header.items() if k != name})
             assert load_refused(path) == f"its header has no {name}"
 
@@ -310,14 +310,6 @@ class TestLoad:
         short_fit("cp", data().astype(np.float32)).save(tmp_path / "fit.npz")
         forge(tmp_path / "fit.npz", put("dual", 1e300, (0, 0, 0)))
         assert "expected finite values of float32" in load_refused(tmp_path / "fit.npz")
-
-    @pytest.mark.parametrize("model", RANKS)
-    def test_file_of_an_earlier_version_is_read(self, tmp_path, model):
-        """It does not tell which blocks are normalised."""
-        fit = short_fit(model, data())
-        fit.save(tmp_path / "fit.npz")
-        forge(tmp_path / "fit.npz", lambda _, header: header.pop("normalised"))
-        assert_same_fit(wtf.load(tmp_path / "fit.npz"), fit)
 
     def test_fixed_factor_need_not_be_normalised(self, tmp_path):
         start = short_fit("nmf", data())

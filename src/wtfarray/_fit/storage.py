@@ -313,9 +313,8 @@ def read_constraints(
         check_constraint(f"constraints[{k}]", constraint, ndim)
     if len(constraints) > len(blocks):
         one_of("the constraint of learned weights", constraints[-1], ("all",))
-    # Files of earlier versions do not tell which blocks were fixed, and so perhaps not normalised.
-    unit = header.get("normalised", [False] * len(blocks))
-    if type(unit) is not list or len(unit) != len(blocks) or {type(u) for u in unit} != {bool}:
+    unit = get(header, "normalised", list)  # fixed blocks need not be
+    if len(unit) != len(blocks) or {type(u) for u in unit} != {bool}:
         msg = f"normalised is {unit!r}: expected one bool for each block"
         raise TypeError(msg)
     for k, block in enumerate(blocks):

@@ -93,15 +93,15 @@ def sinkhorn_step(
         masked = xp.where(live, g, xp.where(filled, -math.inf, 0.0 * g))
     marginal, log_q = marginal_of(masked)
     del masked
-    shift, shrunk = 0.0 * problem.mass, target.Y
+    shift, scaled_Y = 0.0 * problem.mass, target.Y
     if not problem.conserves_mass:
-        shift, shrunk = translation(problem, g, target.Y, live)
+        shift, scaled_Y = translation(problem, g, target.Y, live)
         g = g + spread(shift, g)
         if live is not None:
             g = xp.where(problem.reachable, g, SATURATION * problem.lam)
         log_q = log_q + g * (1.0 / problem.lam)
-    gradient = shrunk - marginal.q
-    del shrunk
+    gradient = scaled_Y - marginal.q
+    del scaled_Y
     phi = log_q * damping
     if live is not None:
         phi = xp.where(live, phi, 0.0)
