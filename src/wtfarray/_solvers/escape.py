@@ -26,16 +26,16 @@ from wtfarray._solvers.stop_reason import StopReason
 
 @dataclass(frozen=True)
 class EscapeSettings:
-    """How a way out of a saddle point is looked for."""
+    """How a fit is restarted from a perturbed point."""
 
     amplitude: float = 0.2
-    """Of the perturbation, relative to the entries, or to the mean of their group if larger."""
+    """Size of the perturbation, relative to an entry or, if larger, to the mean of its group."""
     tol: float = 1e-9
     """Tolerance of the steps from the perturbed point."""
     max_iter: int = 80
-    """Steps from there."""
+    """Largest number of steps from the perturbed point."""
     worthwhile: float = 3e-4
-    """The relative decrease that counts as a way out."""
+    """The smallest relative decrease for which the lower point is accepted."""
 
 
 SETTINGS = EscapeSettings()
@@ -49,7 +49,7 @@ def escaped(
     report: Callable[[Evaluation], bool],
 ) -> tuple[Array, StopReason] | None:
     """
-    A lower point than x, found from a perturbed one, and why it is the last; None: there is none.
+    A lower point than x, found from a perturbed one, and the reason to stop; None if none is found.
 
     ``report`` sees the steps that are below x, and ends the search by returning True.
     """
