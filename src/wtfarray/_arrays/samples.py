@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.typing import Array
 
 
@@ -26,39 +26,43 @@ class Stacked(Protocol):
 
 def stack(bound: Stacked, tensor: Array) -> Array:
     """Permute and reshape a tensor of the shape of the data to a stack (N, m_1, ..., m_t)."""
-    xp = array_namespace(tensor)
+    xp = namespace_of(tensor)
     return xp.reshape(xp.permute_dims(tensor, bound.order), tuple(bound.data.shape))
 
 
 def unstack(bound: Stacked, stacked: Array, shape: tuple[int, ...]) -> Array:
     """The inverse of `stack`, for data of the given shape."""
-    xp = array_namespace(stacked)
+    xp = namespace_of(stacked)
     inverse = tuple(sorted(range(len(bound.order)), key=lambda k: bound.order[k]))
     return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
 
 
 def mass_tolerance(array: Array) -> float:
     """Relative difference up to which two masses count as equal."""
-    return 1e-6 if array.dtype == array_namespace(array).float64 else 1e-3
+    return 1e-6 if array.dtype == namespace_of(array).float64 else 1e-3
+
+
+def flat(stack: Array) -> Array:
+    """A stack (N, ...) as (N, m)."""
+    if stack.ndim == 2:
+        return stack
+    return namespace_of(stack).reshape(stack, (stack.shape[0], math.prod(stack.shape[1:])))
 
 
 def per_sample(stack: Array) -> Array:
     """Sum over everything but the first axis: (N, ...) to (N,)."""
-    xp = array_namespace(stack)
-    return xp.sum(xp.reshape(stack, (stack.shape[0], -1)), axis=1)
+    return namespace_of(stack).sum(flat(stack), axis=1)
 
 
 def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
-    xp = array_namespace(a)
     # Not xp.vecdot, which array-api-compat writes as a batch of small matrix products on torch.
-    a, b = (xp.reshape(stack, (stack.shape[0], -1)) for stack in (a, b))
-    return xp.linalg.vecdot(a, b, axis=-1)
+    return namespace_of(a).linalg.vecdot(flat(a), flat(b), axis=-1)
 
 
 def inners(stacks: Sequence[Array], other: Array) -> Array:
     """Inner products, sample by sample, of several stacks with ``other``: (N, len(stacks))."""
-    xp = array_namespace(other)
+    xp = namespace_of(other)
     flat = (other.shape[0], math.prod(other.shape[1:]))
     other = xp.reshape(other, flat)
     products = [xp.linalg.vecdot(xp.reshape(stack, flat), other, axis=-1) for stack in stacks]
@@ -67,14 +71,14 @@ def inners(stacks: Sequence[Array], other: Array) -> Array:
 
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
-    xp = array_namespace(stack)
+    xp = namespace_of(stack)
     flat = xp.reshape(stack, (stack.shape[0], -1))
     return xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1))
 
 
 def spread(values: Array, like: Array) -> Array:
     """Reshape one number per sample, (N,), to broadcast against a stack (N, ...)."""
-    return array_namespace(values).reshape(values, (-1,) + (1,) * (like.ndim - 1))
+    return values[(slice(None),) + (None,) * (like.ndim - 1)]
 
 
 def slices_of(samples: int, size: int) -> list[slice]:
@@ -89,7 +93,7 @@ def filled_up(count: int) -> int:
 
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
     """The samples of a stack (N, ...) with the given indices."""
-    xp = array_namespace(stack)
+    xp = namespace_of(stack)
     return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
 
 
@@ -97,4 +101,4 @@ def merge_samples(stack: Array, others: Array, samples: NDArray[np.intp]) -> Arr
     """Replace the samples of a stack with the given indices by the first ones of ``others``."""
     order = np.arange(stack.shape[0])
     order[samples] = stack.shape[0] + np.arange(len(samples))
-    return take_samples(array_namespace(stack).concat([stack, others]), order)
+    return take_samples(namespace_of(stack).concat([stack, others]), order)

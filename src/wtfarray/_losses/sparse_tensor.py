@@ -17,7 +17,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_support
 from wtfarray._losses.term import TermValue, tightened
 from wtfarray._models.entropy import kl_divergence
-from wtfarray._transport.anderson import Secants
+from wtfarray._transport.anderson import accelerated, new_secants, predicted, without
 from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
@@ -75,8 +75,8 @@ class SparseTensorTerm:
     def drop_history(self) -> None:
         """Drop the secants."""
         kernel = self._at_level.kernel
-        max_step = 3.0 * kernel.potential_range() / kernel.eps
-        self._secants = Secants.new(self._memory, self._x, max_step)
+        self._max_step = 3.0 * kernel.potential_range() / kernel.eps
+        self._secants = new_secants(self._memory, self._x)
         self._safe_adjoint = self._safe_apply = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
@@ -87,18 +87,28 @@ class SparseTensorTerm:
         mass = float(xp.sum(problem.mass))
         log_Y = self._log(Y)
         last, previous_size, plain = None, math.inf, self.state
+        always = problem.mass == problem.mass
         log_a = self.state
         for n in range(1, max_iter + 1):
             log_a, h, log_Kb = self._cycle(log_a, log_Y)
             self.evaluations += 1
             residual = self._log_x - log_Kb - log_a
             marginal_error = -self._x * xp.expm1(-residual)
-            if last is not None:
-                # Within one call only: differences between two models would not be secants.
-                same = xp.ones_like(residual[:, 0], dtype=xp.bool)
+            if last is None:
+                # A pair within one call only: differences of two models would not be secants.
+                step = residual + predicted(self._secants, residual, self._max_step)
+            else:
                 change = last[1] - residual
-                self._secants.add(log_a - last[0] - change, change, same)
-            step = self._secants.step(residual)
+                self._secants, extra = accelerated(
+                    self._secants,
+                    log_a - last[0] - change,
+                    change,
+                    residual,
+                    always,
+                    ~always,
+                    self._max_step,
+                )
+                step = residual + extra
             decrements = [inner(marginal_error, step)[0], inner(marginal_error, residual)[0]]
             numbers = xp.stack([xp.sum(xp.abs(marginal_error)), *decrements])
             size, *decrements = to_host(numbers).tolist()
@@ -107,7 +117,7 @@ class SparseTensorTerm:
             done = n > 1 and error <= ERROR_SAFETY * tolerance and size <= 0.1 * mass and not worse
             last, previous_size = (log_a, residual), math.inf if worse else size
             if worse:
-                self._secants.forget(xp.ones_like(residual[:, 0], dtype=xp.bool))
+                self._secants = without(self._secants, always)
             self.state = plain if worse else log_a + step
             plain = log_a + residual
             if done or n == max_iter:

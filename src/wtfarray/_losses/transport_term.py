@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
@@ -32,7 +31,7 @@ class TransportTerm:
         self.problem = problem
         self.shape = shape
         self.weights = weights
-        xp = array_namespace(problem.data)
+        xp = namespace_of(problem.data)
         self.state = xp.zeros_like(problem.data)
         self.scale = problem.kernel.eps * float(self._sum(problem.mass))
         samples = problem.data.shape[0]
@@ -96,7 +95,7 @@ class TransportTerm:
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until the estimated error is below the tolerance."""
-        xp = array_namespace(model)
+        xp = namespace_of(model)
         Y = stack(self.problem, model)
         if bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
             # The loss of a sample whose model is empty is infinite; the state stays.
@@ -112,7 +111,7 @@ class TransportTerm:
         self._latest = None
 
     def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
-        xp = array_namespace(Y)
+        xp = namespace_of(Y)
         solver = self._solver(k)
         before = solver.evaluations
         problem = solver.problem
@@ -132,18 +131,15 @@ class TransportTerm:
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
     ) -> tuple[Iterate, float, bool]:
         """The first iterate of a batch that meets the tolerance, or the last, and its error."""
-        xp = array_namespace(self.state)
-        mass = float(xp.sum(self.problem.mass[self._slices[k]]))
-        n = 0
-        while True:
-            n, point = n + 1, next(points)
-            sums = [self._sum(point.decrement, k), xp.sum(point.size)]
-            error, size = to_host(xp.stack(sums)).tolist()
+        mass = float(namespace_of(self.state).sum(self.problem.mass[self._slices[k]]))
+        for n in itertools.count(1):
+            point = next(points)
             # The estimate holds near the solution only, and is too small after a predicted step.
-            done = n > 1 and error <= tolerance and size <= 0.1 * mass
+            done = n > 1 and point.error <= tolerance and point.distance <= 0.1 * mass
             if done or n == max_iter:
-                return point, error, done
+                return point, point.error, done
             del point  # free its arrays before the next one is computed
+        raise AssertionError  # not reached
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until its duality gap is below the tolerance."""
@@ -166,7 +162,7 @@ class TransportTerm:
 
     def _joined(self, parts: list[_Part]) -> TermValue:
         """Combine the batches, and update the state."""
-        xp = array_namespace(parts[0].u)
+        xp = namespace_of(parts[0].u)
         one = len(parts) == 1
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
@@ -182,13 +178,13 @@ class TransportTerm:
 
     def _sum(self, values: Array, k: int | None = None) -> Array:
         """The weighted sum over the samples, of all or of batch k."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         if self.weights is None:
             return xp.sum(values)
         return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
 
     def _largest_weight(self) -> Array:
-        return array_namespace(self.weights).max(self.weights)
+        return namespace_of(self.weights).max(self.weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,131 +1,209 @@
-"""Anderson acceleration of many small fixed-point problems at once, one per sample."""
+"""
+Anderson acceleration of many small fixed-point problems at once, one per sample.
+
+For ``g <- g + d (target - phi(g))`` a step is ``d r + sum_i c_i (dg_i - d dphi_i)``, where
+``r = target - phi`` and ``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm (Anderson 1965, J.
+ACM 12; Walker and Ni 2011, SIAM J. Numer. Anal. 49). The pairs (dg, dphi) do not depend on the
+target, and stay exact secants when it moves.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, is_jax_namespace
 from array_api_compat import device as device_of
+from array_api_compat import is_writeable_array
 from numpy.typing import NDArray
 
-from wtfarray._arrays.samples import (
-    inners,
-    largest,
-    merge_samples,
-    per_sample,
-    spread,
-    take_samples,
-)
+from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.samples import inner, merge_samples, take_samples
 from wtfarray._arrays.typing import Array
 
+RIDGE = 3e-6
+"""Added to the unit diagonal of the Gram matrices: the size of their rounding errors."""
+SINGLE_RIDGE = 1e-3
+"""The same if their inverses are kept in float32."""
+SMALLEST = 1e-37
+"""Squares below this are too close to the smallest number of float32 to divide by."""
 
-@dataclass(eq=False)
-class Secants:
+
+class Secants(NamedTuple):
     """
-    Multisecant (type II Anderson) steps for ``g <- g + r(g)``, ``r = target - phi(g)``.
+    The last pairs of N samples of m bins, in rings in which the next pair replaces the oldest.
 
-    Keeps the last ``memory`` pairs (dg, dphi) of each of N samples. ``step`` returns
-    ``r + sum_i c_i (dg_i - dphi_i)`` with ``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm.
-    The pairs do not depend on the target, and stay exact secants when it moves.
+    They are kept in float32, whatever the dtype of the problem: a step needs a few digits of its
+    direction, and most of what an iteration reads from memory is these rings. Each pair is divided
+    by the norm of its change.
     """
 
-    memory: int
+    moves: Array
+    """``dg - d dphi``, (N, memory, m)."""
+    changes: Array
+    """dphi, (N, memory, m), of norm one."""
+    lengths: Array
+    """The largest absolute value of each move, (N, memory)."""
+    inverse: Array
+    """Inverses of the Gram matrices of the changes plus the ridge, (N, memory, memory)."""
+    valid: Array
+    """1 for each pair of a sample that may be used, else 0; (N, memory)."""
     weights: Array
-    """Of the norm, (N, ...); as they stay, a new pair costs one row of the Gram matrix."""
-    max_step: float
-    """Of accelerated steps; or a hundred times the plain one, if that is longer."""
-    moves: list[Array] = field(default_factory=list)
-    """dg - dphi."""
-    changes: list[Array] = field(default_factory=list)
-    """dphi times the weights."""
-    valid: Array | None = None
-    """Which samples may use each pair, (N, pairs)."""
-    gram: Array | None = None
-    """Products of the changes, (N, pairs, pairs)."""
+    """Of the norm, (N, m); they sum to one in each sample."""
+    identity: Array
+    """The identity matrix, (memory, memory), in the dtype of the inverse."""
+    slot: Array | int
+    """Where the next pair goes."""
 
-    @classmethod
-    def new(cls, memory: int, weights: Array, max_step: float) -> Secants:
-        """
-        A memory without pairs.
 
-        JAX compiles every operation for every new shape: there it begins with all pairs, which no
-        sample may use.
-        """
-        xp = array_namespace(weights)
-        if not is_jax_namespace(xp):
-            return cls(memory, weights, max_step)
-        none, numbers = xp.zeros_like(weights), xp.zeros_like(per_sample(weights))
-        row = xp.stack([numbers] * memory, axis=1)
-        pairs = [none] * memory
-        gram = xp.stack([row] * memory, axis=2)
-        return cls(memory, weights, max_step, list(pairs), list(pairs), row > 0, gram)
+def new_secants(memory: int, weights: Array) -> Secants:
+    """No pairs yet; the ``weights`` of the norm, (N, m), need not be normalised."""
+    xp = namespace_of(weights)
+    samples, bins = weights.shape
+    kind = {"dtype": xp.float32, "device": device_of(weights)}
+    total = xp.sum(weights, axis=1, keepdims=True)
+    normalised = xp.astype(weights / xp.where(total > 0, total, 1.0), xp.float32)
+    # An array each, because they are written in place.
+    moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
+    lengths, valid = (xp.zeros((samples, memory), **kind) for _ in range(2))
+    identity = xp.eye(memory, dtype=weights.dtype, device=device_of(weights))
+    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity)
+    # A number on the host where the rings are written in place.
+    slot = 0 if is_writeable_array(moves) else xp.asarray(0)
+    return Secants(moves, changes, lengths, inverse, valid, normalised, identity, slot)
 
-    def add(self, move: Array, dphi: Array, valid: Array) -> None:
-        """Keep a pair, ``move = dg - dphi``, for the samples in ``valid``."""
-        xp = array_namespace(dphi)
-        if self.valid is not None and self.gram is not None and len(self.moves) == self.memory:
-            del self.moves[0], self.changes[0]
-            self.valid, self.gram = self.valid[:, 1:], self.gram[:, 1:, 1:]
-        self.moves.append(move)
-        self.changes.append(dphi * self.weights)
-        row = inners(self.changes, dphi)
-        if self.valid is None or self.gram is None:
-            self.valid, self.gram = valid[:, None], row[:, None, :]
-            return
-        self.valid = xp.concat([self.valid, valid[:, None]], axis=1)
-        wider = xp.concat([self.gram, row[:, :-1, None]], axis=2)
-        self.gram = xp.concat([wider, row[:, None, :]], axis=1)
 
-    def forget(self, samples: Array) -> None:
-        """Drop all pairs of the given samples, (N,) bool."""
-        if self.valid is not None:
-            self.valid = self.valid & ~samples[:, None]
+def _ridge(identity: Array) -> float:
+    return RIDGE if identity.dtype == namespace_of(identity).float64 else SINGLE_RIDGE
 
-    def of_samples(self, samples: NDArray[np.intp]) -> Secants:
-        """The pairs of some samples, by their numbers."""
-        valid, gram = self.valid, self.gram
-        return Secants(
-            self.memory,
-            take_samples(self.weights, samples),
-            self.max_step,
-            [take_samples(move, samples) for move in self.moves],
-            [take_samples(change, samples) for change in self.changes],
-            None if valid is None else take_samples(valid, samples),
-            None if gram is None else take_samples(gram, samples),
-        )
 
-    def merge(self, other: Secants, samples: NDArray[np.intp]) -> None:
-        """Take the pairs of some samples from another memory, which holds as many or more."""
-        if self.valid is None or self.gram is None or other.valid is None or other.gram is None:
-            return
-        # Each sample has pairs of its own: those of two need not be of the same step.
-        count = len(self.moves)
-        for mine, theirs in ((self.moves, other.moves), (self.changes, other.changes)):
-            for k in range(-count, 0):  # one at a time, for the memory
-                mine[k] = merge_samples(mine[k], theirs[k], samples)
-        self.valid = merge_samples(self.valid, other.valid[:, -count:], samples)
-        self.gram = merge_samples(self.gram, other.gram[:, -count:, -count:], samples)
+def _without_pairs(identity: Array) -> Array:
+    """The inverse if no pair is valid, (1, memory, memory)."""
+    return identity[None, ...] * (1.0 / (1.0 + _ridge(identity)))
 
-    def step(self, residual: Array) -> Array:
-        """The accelerated step of every sample; the plain one where no pair is left."""
-        if self.valid is None or self.gram is None:
-            return residual + 0.0
-        xp = array_namespace(residual)
-        count, dtype = len(self.moves), residual.dtype
-        on_diagonal = xp.eye(count, dtype=dtype, device=device_of(residual))[None, :, :] > 0
-        square = xp.linalg.diagonal(self.gram)
-        usable = self.valid & (square > float(xp.finfo(dtype).smallest_normal))
-        scale = xp.where(usable, 1.0 / xp.sqrt(xp.where(usable, square, 1.0)), 0.0)
-        right = inners(self.changes, residual) * scale
-        # Unit diagonal, and a ridge that rounding in the Gram matrix asks for.
-        gram = self.gram * scale[:, :, None] * scale[:, None, :]
-        ridge = 1e-10 if dtype == xp.float64 else 1e-5
-        gram = xp.where(on_diagonal, 1.0 + ridge, gram)
-        shares = xp.linalg.solve(gram, right[:, :, None])[:, :, 0] * scale
-        step = residual + 0.0
-        for i, move in enumerate(self.moves):
-            step += move * spread(shares[:, i], move)
-        longest, plain = largest(step), largest(residual)
-        sane = longest <= xp.maximum(100.0 * plain, self.max_step)
-        return xp.where(spread(sane, step), step, residual)
+
+def accelerated(
+    secants: Secants,
+    move: Array,
+    change: Array,
+    difference: Array,
+    usable: Array,
+    worse: Array,
+    max_step: Array | float,
+) -> tuple[Secants, Array]:
+    """
+    Store a pair in place of the oldest, and find what acceleration adds to the plain step.
+
+    ``move = dg - d dphi``, ``change = dphi`` and ``difference = target - phi`` are (N, m). The pair
+    is used in the samples in ``usable``, (N,) bool. In the samples in ``worse``, (N,) bool, the step
+    leads back to the plain step of the point before: it is minus the move. Returns the pairs and
+    the addition, (N, m), of length ``max_step`` at the most. The rings that are passed are
+    overwritten if the library can do so.
+    """
+    xp = namespace_of(move)
+    moves, changes, lengths, inverse, valid, weights, identity, slot = secants
+    single, double = valid.dtype, identity.dtype
+    move, change = xp.astype(move, single), xp.astype(change, single)
+    weighted = change * weights
+    square = inner(weighted, change)
+    nonzero = square > SMALLEST
+    norm = xp.sqrt(xp.where(nonzero, square, 1.0))
+    scale = (1.0 / norm)[:, None]
+    move *= scale
+    change *= scale
+    moves, changes = put(moves, slot, move), put(changes, slot, change)
+    lengths = put(lengths, slot, xp.max(xp.abs(move), axis=1))
+    valid = put(valid, slot, xp.astype(usable & nonzero, single))
+    row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scale * valid * valid[:, slot, None])
+    inverse = _replaced(inverse, xp.astype(row, double), identity, slot)
+    secants = Secants(
+        moves,
+        changes,
+        lengths,
+        inverse,
+        valid,
+        weights,
+        identity,
+        (slot + 1) % moves.shape[1],
+    )
+    shares = _shares(secants, difference, max_step)
+    newest = xp.astype(identity[slot, ...], single)
+    shares = xp.where(worse[:, None], norm[:, None] * (-1.0 * newest), shares)
+    return secants, _combined(secants, shares, difference.dtype)
+
+
+def predicted(secants: Secants, difference: Array, max_step: Array | float) -> Array:
+    """What acceleration adds to the plain step, (N, m), without a new pair."""
+    return _combined(secants, _shares(secants, difference, max_step), difference.dtype)
+
+
+def _shares(secants: Secants, difference: Array, max_step: Array | float) -> Array:
+    """The coefficients of the pairs, (N, memory), by least squares."""
+    xp = namespace_of(difference)
+    valid, inverse = secants.valid, secants.inverse
+    weighted = xp.astype(difference, valid.dtype) * secants.weights
+    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * valid
+    shares = xp.matmul(inverse, xp.astype(products, inverse.dtype)[:, :, None])[:, :, 0]
+    shares = xp.astype(shares, valid.dtype) * valid
+    # A bound on the largest entry of the step; 1e-30 instead of 0.
+    length = xp.sum(xp.abs(shares) * secants.lengths, axis=1) + 1e-30
+    return shares * xp.minimum(max_step / length, xp.ones_like(length))[:, None]
+
+
+def _combined(secants: Secants, shares: Array, dtype: object) -> Array:
+    xp = namespace_of(shares)
+    return xp.astype(xp.matmul(shares[:, None, :], secants.moves)[:, 0, :], dtype)
+
+
+def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) -> Array:
+    """
+    The inverse of a matrix in which one row and column are replaced, (N, memory, memory).
+
+    The row ends with the diagonal... by two corrections of rank one: the Schur complement without the old row, and
+    the bordering with the new one.
+    """
+    xp = namespace_of(inverse)
+    unit = identity[slot, ...]
+    old = inverse[:, :, slot]
+    others = row * (1.0 - unit)
+    reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
+    border = xp.matmul(reduced, others[:, :, None])[:, :, 0]
+    ridge = _ridge(identity)
+    pivot = 1.0 + ridge - xp.sum(others * border, axis=1)
+    border = (border - unit) / xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
+    return reduced + border[:, :, None] * border[:, None, :]
+
+
+def without(secants: Secants, samples: Array) -> Secants:
+    """Forget all pairs of the given samples, (N,) bool."""
+    xp = namespace_of(samples)
+    kept = xp.astype(~samples, secants.valid.dtype)
+    reset = _without_pairs(secants.identity)
+    inverse = xp.where(samples[:, None, None], reset, secants.inverse)
+    return secants._replace(valid=secants.valid * kept[:, None], inverse=inverse)
+
+
+def secants_of(secants: Secants, samples: NDArray[np.intp]) -> Secants:
+    """The pairs of some samples, by their numbers."""
+    stacks = (take_samples(stack, samples) for stack in secants[:6])
+    return Secants(*stacks, secants.identity, secants.slot)
+
+
+def merged(secants: Secants, others: Secants, samples: NDArray[np.intp]) -> Secants:
+    """Replace the pairs of some samples by ``others``, whose oldest pair may be elsewhere."""
+    xp = namespace_of(secants.moves)
+    shift = int(secants.slot) - int(others.slot)
+    stacks = []
+    for name in ("moves", "changes", "lengths", "inverse", "valid"):
+        theirs = xp.roll(getattr(others, name), shift, axis=1)
+        if name == "inverse":
+            theirs = xp.roll(theirs, shift, axis=2)
+        stacks.append(merge_samples(getattr(secants, name), theirs, samples))
+    return Secants(*stacks, secants.weights, *secants[-2:])
+
+
+def put(ring: Array, slot: Array | int, row: Array) -> Array:
+    """Replace ``ring[:, slot]``, in place if the library can."""
+    if is_writeable_array(ring):
+        ring[:, slot, ...] = row
+        return ring
+    return ring.at[:, slot].set(row)  # JAX

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wtfarray._arrays.samples import per_sample
+from wtfarray._arrays.samples import flat, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import xlogx
 from wtfarray._models.tensor import apply_to_mode
-from wtfarray._transport.anderson import Secants
+from wtfarray._transport import sinkhorn
+from wtfarray._transport.anderson import Secants, new_secants, without
 from wtfarray._transport.control_flow import ControlFlow, Result, State
 from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
 from wtfarray._transport.potential import dual_product
-from wtfarray._transport.problem import Marginal, TransportProblem
-from wtfarray._transport.sinkhorn import History, Target, sinkhorn_step
+from wtfarray._transport.problem import Marginal, PlainRange, TransportProblem
+from wtfarray._transport.sinkhorn import SinkhornState, Target, first_state, sinkhorn_step
 
 MEMORY = 8
 """Number of secants per sample."""
@@ -109,15 +111,34 @@ def compiled_problem(
     return TransportProblem(data, kernel, lam, order, per_sample(data), constant)
 
 
+def traceable(problem: TransportProblem) -> TransportProblem:
+    """The same problem with a kernel that can be traced by ``jax.jit``."""
+    kernel = problem.kernel
+    fields = (kernel.costs, kernel.eps, kernel.matrices, kernel.all_finite)
+    return replace(problem, kernel=CompiledKernel(*fields, kernel.potential_range()))
+
+
+def _register(cls: type, static: tuple[str, ...] = ()) -> None:
+    """Let ``jax.jit`` take and return a dataclass; the ``static`` fields are compiled in."""
+    arrays = [field.name for field in fields(cls) if field.name not in static]
+    jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=list(static))
+
+
+_register(PlainRange, ("positive", "never_underflows"))
+_register(CompiledKernel, ("all_finite",))
+_register(TransportProblem, ("lam", "order", "all_reachable"))
+_register(Marginal)
+_register(Iterate, ("error", "distance"))
+
+advance = jax.jit(sinkhorn.advance, static_argnums=(6,))
+"""`sinkhorn.advance`, compiled once for each shape, dtype and lam."""
+
+
 class Carry(NamedTuple):
     """State of the loop."""
 
-    ahead: Array
-    """The potential at which the next iteration evaluates the marginal."""
-    last: tuple[Array, Array]
-    size: Array
-    pairs: tuple[list[Array], list[Array], Array, Array]
-    """The moves, changes, valid flags and Gram matrices of `Secants`."""
+    state: SinkhornState
+    secants: Secants
     n: Array
     values: Array
     """Lower bounds of the loss at the last iterate whose gap was computed, (N,)."""
@@ -137,14 +158,11 @@ def solve_compiled(
     memory = max(1, min(MEMORY, math.prod(g.shape[1:]) // 2))
     radius, factor = search_radius(problem), gap_factor(problem)
 
-    def marginal_of(masked: Array) -> tuple[Marginal, Array]:
-        return problem.marginal(masked, safe=True)
-
     def advance(carry: Carry) -> Carry:
-        moves, changes, valid, gram = carry.pairs
-        secants = Secants(memory, Y, radius, list(moves), list(changes), valid, gram)
-        history = History(secants, carry.last, carry.size, evaluated=carry.n > 0)
-        point, ahead = sinkhorn_step(problem, target, carry.ahead, history, marginal_of)
+        state, secants, point = sinkhorn_step(
+            problem, target, carry.state, carry.secants, safe=True, max_step=radius
+        )
+        secants = without(secants, point.worse)
         n, estimate = carry.n + 1, jnp.sum(point.gap_bound(factor))
         due = (estimate <= jnp.minimum(carry.limit, carry.check)) | (n % CHECK_EVERY == 0)
         due = due | (n == max_iter)
@@ -154,25 +172,19 @@ def solve_compiled(
             lambda: (carry.values, carry.gap, carry.limit),
         )
         later = estimate * jnp.where(gap < math.inf, jnp.minimum(0.5, (limit / gap) ** 2), 0.1)
-        assert history.last is not None
-        assert history.size is not None
-        return Carry(
-            ahead=ahead,
-            last=history.last,
-            size=history.size,
-            pairs=(secants.moves, secants.changes, secants.valid, secants.gram),
-            n=n,
-            values=values,
-            gap=gap,
-            limit=limit,
-            check=jnp.where(due, later, carry.check),
-        )
+        return Carry(state, secants, n, values, gap, limit, jnp.where(due, later, carry.check))
 
     def unfinished(carry: Carry) -> Array:
         return (carry.n == 0) | ((carry.gap > carry.limit) & (carry.n < max_iter))
 
-    carry = lax.while_loop(unfinished, advance, _initial(problem, g, memory))
-    return carry.last[0], carry.values
+    never = jnp.asarray(math.inf, dtype=g.dtype)
+    first = Carry(
+        first_state(problem, g),
+        new_secants(memory, flat(Y)),
+        *(jnp.asarray(0), jnp.zeros_like(problem.mass), never, never, never),
+    )
+    carry = lax.while_loop(unfinished, advance, first)
+    return carry.state.g, carry.values
 
 
 def _gap_at(
@@ -190,19 +202,3 @@ def _gap_at(
     gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
     floor = jnp.sum(problem.mass) * problem.kernel.eps
     return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
-
-
-def _initial(problem: TransportProblem, g: Array, memory: int) -> Carry:
-    """The state before the first iteration; with infinite limits its gap is computed."""
-    none, never = jnp.zeros_like(g), jnp.asarray(math.inf, dtype=g.dtype)
-    numbers, count = jnp.zeros_like(problem.mass), range(memory)
-    pairs = (
-        [none for _ in count],
-        [none for _ in count],
-        jnp.stack([numbers > 0 for _ in count], axis=1),
-        jnp.stack([jnp.stack([numbers for _ in count], axis=1) for _ in count], axis=2),
-    )
-    return Carry(
-        *(g, (g, none), numbers + math.inf, pairs),
-        *(jnp.asarray(0), numbers, never, never, never),
-    )

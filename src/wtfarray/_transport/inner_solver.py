@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import prefers_newton
 from wtfarray._transport.iterate import InnerSolver
@@ -25,7 +24,7 @@ CHECK_EVERY = 100
 def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = None) -> InnerSolver:
     """Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples."""
     if has_distant_bins(problem):
-        return Newton(problem, g)
+        return Newton(problem, g, weights)
     return Sinkhorn(problem, g, weights=weights)
 
 
@@ -43,7 +42,7 @@ def solve_to_gap(
 
     Returns g and the number of iterations.
     """
-    xp = array_namespace(Y)
+    xp = namespace_of(Y)
     problem = solver.problem
     factor = gap_factor(problem)
     limit, check = math.inf, math.inf

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.problem import Marginal, TransportProblem
@@ -30,6 +29,12 @@ class Iterate:
     """Estimated error of the dual value, (N,): the gradient times the next step."""
     size: Array
     """L1 norm of the gradient, (N,); inf in samples where it has just grown."""
+    worse: Array | None = None
+    """Samples, (N,) bool, whose gradient has grown so much that they return to a plain step."""
+    error: float = math.inf
+    """The decrement, summed over the samples with their weights, on the host."""
+    distance: float = math.inf
+    """The L1 norm of the gradient of all samples, on the host."""
 
     def gap_bound(self, factor: float) -> Array:
         """
@@ -37,7 +42,7 @@ class Iterate:
 
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
-        xp = array_namespace(self.g)
+        xp = namespace_of(self.g)
         weights = xp.abs(self.gradient)  # q + |s - q| >= max(q, s)
         weights += self.marginal.q
         weights *= self.log_ratio
@@ -83,16 +88,22 @@ def translation(
 
     Also returns ``Y exp(-g/lam)`` of the translated g, 0 where not ``live``.
     """
-    xp = array_namespace(g)
+    xp = namespace_of(g)
     lam, mass = problem.lam, problem.mass
-    axes = tuple(range(1, g.ndim))
     if live is not None:
         g = xp.where(live, g, math.inf)
-    lowest = xp.min(g, axis=axes, keepdims=True)
-    lowest = xp.where(lowest < math.inf, lowest, 0.0)
-    scaled_Y = Y * xp.exp((lowest - g) * (1.0 / lam))
+    lowest = xp.min(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+    if live is not None:
+        lowest = xp.where(lowest < math.inf, lowest, 0.0)
+    scaled_Y = lowest - g
+    scaled_Y *= 1.0 / lam
+    scaled_Y = xp.exp(scaled_Y)
+    scaled_Y *= Y
     total = per_sample(scaled_Y)
-    total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
+    if problem.all_reachable:
+        total = total / mass
+    else:
+        total = xp.where(mass > 0, total / xp.where(mass > 0, mass, 1.0), 1.0)
     shift = xp.log(total) * lam - xp.reshape(lowest, (-1,))
     scaled_Y /= spread(total, scaled_Y)
-    return xp.where(mass > 0, shift, 0.0), scaled_Y
+    return shift if problem.all_reachable else xp.where(mass > 0, shift, 0.0), scaled_Y

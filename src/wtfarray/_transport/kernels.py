@@ -12,6 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.samples import filled_up
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import keeps_both_layouts, sums_over_pairs
@@ -76,7 +77,7 @@ class GibbsKernel:
         *others, last = self.matrices
         if not keeps_both_layouts(last.shape[0]):
             return self.matrices
-        xp = array_namespace(last)
+        xp = namespace_of(last)
         rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
         return (*others, rows.mT)
 
@@ -120,7 +121,7 @@ class GibbsKernel:
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` of each sample, (N,), for finite costs."""
-        xp = array_namespace(sources)
+        xp = namespace_of(sources)
         total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
         for axis, cost in enumerate(self.costs, start=1):
             others = tuple(k for k in range(1, sources.ndim) if k != axis)
@@ -154,7 +155,7 @@ def potential_range(costs: Sequence[Array]) -> float:
 
 def _any_along(mask: Array, costs: tuple[Array, ...], *, all_finite: bool) -> Array:
     """Whether any bin of ``mask`` is at a finite cost; (N, 1, ..., 1) if all costs are finite."""
-    xp = array_namespace(mask)
+    xp = namespace_of(mask)
     if all_finite:
         return xp.any(mask, axis=tuple(range(1, mask.ndim)), keepdims=True)
     count = xp.astype(mask, costs[0].dtype)
@@ -171,14 +172,14 @@ def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
 
 def from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
     """Mantissa and scale of ``exp(logs)``: one scale per fibre, with mantissas of maximum 1."""
-    xp = array_namespace(logs)
+    xp = namespace_of(logs)
     top = xp.max(logs, axis=axis, keepdims=True)
     return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
 
 
 def to_logs(mantissa: Array, scale: Array) -> Array:
     """``log(mantissa exp(scale))``."""
-    xp = array_namespace(mantissa)
+    xp = namespace_of(mantissa)
     positive = mantissa > 0
     return xp.where(positive, xp.log(xp.where(positive, mantissa, 1.0)) + scale, -math.inf)
 
@@ -192,7 +193,7 @@ def _log_apply(
     Before each product every fibre is scaled to a maximum of 1. Entries that underflow
     nevertheless are recomputed by log-sum-exps.
     """
-    xp = array_namespace(logs)
+    xp = namespace_of(logs)
     exact: Array | None = logs
     mantissa, scale = from_logs(logs, 1)
     for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
@@ -212,7 +213,7 @@ def _log_apply(
 
 def _log_apply_dense(logs: Array, exponents: Array) -> Array:
     """The same by log-sum-exps over all pairs of bins, which is faster for small samples."""
-    xp = array_namespace(logs)
+    xp = namespace_of(logs)
     flat = xp.reshape(logs, (logs.shape[0], -1))
     return xp.reshape(logsumexp(flat[:, None, :] + exponents[None, :, :], 2, xp), logs.shape)
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import inner, largest, per_sample, slices_of, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
@@ -95,7 +96,14 @@ class Newton:
     continuation from large to small eps.
     """
 
-    def __init__(self, problem: TransportProblem, g: Array, *, continues: bool = True) -> None:
+    def __init__(
+        self,
+        problem: TransportProblem,
+        g: Array,
+        weights: Array | None = None,
+        *,
+        continues: bool = True,
+    ) -> None:
         self.problem = problem
         self.g = g
         """The start of the next solve."""
@@ -106,6 +114,7 @@ class Newton:
         # At least eps: the radius of a single bin would be 0.
         self._radius = max(search_radius(problem), problem.kernel.eps)
         self._continues = continues
+        self._weights = weights
         self._bins = math.prod(g.shape[1:])
         self._data = self._flat(problem.data)
         shape = tuple(problem.data.shape)
@@ -162,7 +171,13 @@ class Newton:
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
-        return Iterate(self.g, marginal, shift, log_ratio, gradient, error, point.size)
+        sums = xp.stack(
+            [xp.sum(error if self._weights is None else error * self._weights), xp.sum(point.size)]
+        )
+        total, distance = to_host(sums).tolist()
+        return Iterate(
+            self.g, marginal, shift, log_ratio, gradient, error, point.size, None, total, distance
+        )
 
     def _advanced(self, point: _Point, log_ratio: Array, Y: Array, live: Array) -> _Point:
         """The point after one step of every sample, with a line search."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import certificate_batch
@@ -48,7 +48,7 @@ class PlainRange:
     @classmethod
     def of(cls, data: Array, mass: Array, kernel: GibbsKernel) -> PlainRange:
         """The limits for data (N, m_1, ..., m_t) and their masses, (N,)."""
-        xp = array_namespace(data)
+        xp = namespace_of(data)
         info = xp.finfo(data.dtype)
         bins = math.prod(data.shape[1:])
         # X / floor and its sums are finite; adding floor does not change values above threshold.
@@ -81,22 +81,25 @@ class TransportProblem:
     """-eps E(X) of each sample, (N,)."""
     plain: PlainRange | None = None
     """Limits of plain kernel products; None to compute in the log domain only."""
+    all_reachable: bool = False
+    """Whether it is known that mass of X reaches every bin of every sample."""
 
     @classmethod
     def of(
         cls, data: Array, kernel: GibbsKernel, lam: float, order: tuple[int, ...]
     ) -> TransportProblem:
         """Precompute the quantities that do not depend on g."""
-        xp = array_namespace(data)
+        xp = namespace_of(data)
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
-        return cls(data, kernel, lam, order, mass, constant, plain)
+        all_reachable = kernel.all_finite and float(xp.min(mass)) > 0
+        return cls(data, kernel, lam, order, mass, constant, plain, all_reachable)
 
     @cached_property
     def padding(self) -> Array | float:
         """Added to K f: 1 where X is 0, to avoid 0/0 and log 0; the floor elsewhere."""
-        xp = array_namespace(self.data)
+        xp = namespace_of(self.data)
         limits = self.plain_range
         if limits.positive:
             return limits.floor
@@ -147,9 +150,7 @@ class TransportProblem:
     def _masked(self, g: Array) -> Array:
         """g, -inf at unreachable bins, which does not change K f where X is positive."""
         return (
-            g
-            if self.unreachable is None
-            else array_namespace(g).where(self.unreachable, -math.inf, g)
+            g if self.unreachable is None else namespace_of(g).where(self.unreachable, -math.inf, g)
         )
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
@@ -159,7 +160,7 @@ class TransportProblem:
         A sample in which this underflows gets the value NaN: use `safe_conjugate`. Nothing is
         copied to the host.
         """
-        xp = array_namespace(g)
+        xp = namespace_of(g)
         logs, top = self._shifted(g)
         f = xp.exp(logs)
         del logs
@@ -172,41 +173,44 @@ class TransportProblem:
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
-        xp = array_namespace(g)
+        xp = namespace_of(g)
         log_q, log_Kf = self._log_marginal(g)
         return self.value_of_logs(log_Kf), xp.exp(log_q)
 
-    def marginal(self, g: Array, *, safe: bool) -> tuple[Marginal, Array]:
+    def marginal(self, g: Array, *, safe: bool, masked: bool = True) -> tuple[Marginal, Array]:
         """
         The second marginal of the plan of g with full relative accuracy, and its logarithm.
 
-        Entries of g may be -inf. Without ``safe``, plain products are used, which may lose digits:
-        see `Marginal.lost`.
+        Entries of g may be -inf if ``masked``. Without ``safe``, plain products are used, which
+        may lose digits: see `Marginal.lost`.
         """
-        xp = array_namespace(g)
+        xp = namespace_of(g)
         if safe:
             log_q, log_Kf = self._log_marginal(g)
             return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
         logs, top = self._shifted(g)
-        ignored = None if self.plain_range.never_underflows else logs == -math.inf
         f = xp.exp(logs)
-        del logs  # recomputed below to save memory, which limits the size of a fit
         Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
-        if ignored is None:
+        axes = tuple(range(1, g.ndim))
+        if self.plain_range.never_underflows:
             lost = ~(top > -math.inf)  # samples in which all of g is -inf
-            log_q = xp.log(back)
         else:
-            fine = (back >= self.plain_range.threshold) | ignored | (spread(self.mass, g) == 0)
-            lost = lost | ~xp.all(fine, axis=tuple(range(1, g.ndim)))
-            log_q = xp.log(xp.where(back > 0, back, 1.0))
-        log_q += self._shifted(g)[0]
+            # Where g is -inf, and in empty samples, nothing is needed.
+            needed = back
+            if masked or not self.all_reachable:
+                ignored = (logs == -math.inf) | (spread(self.mass, g) == 0)
+                needed = xp.where(ignored, math.inf, back)
+            lost = lost | (xp.min(needed, axis=axes) < self.plain_range.threshold)
+            back = xp.maximum(back, self.plain_range.floor)
+        log_q = xp.log(back)
+        log_q += logs
         f *= back
         return Marginal(f, lost, Kf, top), log_q
 
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
-        xp = array_namespace(marginal.q)
+        xp = namespace_of(marginal.q)
         if marginal.denominator is None:
             return self.value_of_logs(marginal.top)
         logs = inner(self.data, xp.log(marginal.denominator)) * self.kernel.eps
@@ -214,13 +218,13 @@ class TransportProblem:
 
     def value_of_logs(self, log_Kf: Array) -> Array:
         """``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf."""
-        xp = array_namespace(log_Kf)
+        xp = namespace_of(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``(g - top) / eps`` and ``top``, (N,), the maximum of g in each sample."""
-        xp = array_namespace(g)
+        xp = namespace_of(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
         logs = g - top
@@ -229,7 +233,7 @@ class TransportProblem:
 
     def _denominator(self, f: Array) -> tuple[Array, Array]:
         """``K f``, positive, and the samples, (N,) bool, in which it lost digits."""
-        xp = array_namespace(f)
+        xp = namespace_of(f)
         Kf = self.kernel.apply(f)
         if self.plain_range.never_underflows:
             return Kf, self.mass < 0  # none
@@ -244,13 +248,13 @@ class TransportProblem:
 
     def log_scaling(self, log_Kf: Array) -> Array:
         """``log a = log(X / K f)``, -inf where X is 0."""
-        xp = array_namespace(log_Kf)
+        xp = namespace_of(log_Kf)
         positive = self.data > 0
         return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
 
     def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         """Dual value and duality gap of each sample, (N,) each, and the dual variable u at g."""
-        xp = array_namespace(Y)
+        xp = namespace_of(Y)
         samples = self.data.shape[0]
         size = certificate_batch(samples, math.prod(self.data.shape))
         if size >= samples:
@@ -261,7 +265,7 @@ class TransportProblem:
         return values, gaps, u
 
     def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
-        xp = array_namespace(Y)
+        xp = namespace_of(Y)
         if not self.conserves_mass:
             g = xp.where(self.reachable, g, SATURATION * self.lam)
         allowed = (Y > 0) | ~self.reachable

@@ -4,26 +4,38 @@ Sinkhorn iterations with Anderson acceleration, for a sequence of models Y.
 They solve ``g/lam + log q(g) = log Y`` in every sample, where q is the second marginal of the plan
 of g. The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
 infinite lam). Y enters only as the target, so secants remain valid when Y changes. `sinkhorn_step`
-is one iteration; `Sinkhorn` repeats it in a Python loop, `compiled` in a loop compiled by JAX.
+is one iteration, a function of arrays alone: `Sinkhorn` repeats it in a Python loop (on JAX its
+compiled form), and `compiled` in a compiled loop.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import is_jax_array
 from numpy.typing import NDArray
 
-from wtfarray._arrays.samples import inner, merge_samples, per_sample, spread, take_samples
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
 from wtfarray._arrays.typing import Array
-from wtfarray._transport.anderson import Secants
+from wtfarray._transport.anderson import (
+    Secants,
+    accelerated,
+    merged,
+    new_secants,
+    predicted,
+    secants_of,
+    without,
+)
 from wtfarray._transport.iterate import Iterate, search_radius, translation
 from wtfarray._transport.potential import SATURATION
-from wtfarray._transport.problem import Marginal, TransportProblem
+from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
@@ -32,132 +44,153 @@ GROWTH = 3.0
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
+class Target(NamedTuple):
     """The model Y for which the inner problem is solved."""
 
     Y: Array
-    log_Y: Array  # noqa: N815
+    log_Y: Array
     """0 where not live."""
     live: Array | None
     """Bins, (N, ...) bool, where Y is positive and that mass of X can reach; None: all bins."""
 
-    @classmethod
-    def of(cls, problem: TransportProblem, Y: Array) -> Target:
-        """The target; ``live`` is None if possible, because masks take extra passes over memory."""
-        xp = array_namespace(Y)
-        live = (Y > 0) & problem.reachable
-        if bool(xp.all(live)):
-            return cls(Y, xp.log(Y), None)
-        return cls(Y, xp.log(xp.where(live, Y, 1.0)), live)
-
-    def residual(self, phi: Array, damping: float) -> Array:
-        """The plain step: what is added to g; ``damping`` is that of the problem."""
-        residual = self.log_Y * damping - phi
-        return (
-            residual if self.live is None else array_namespace(phi).where(self.live, residual, 0.0)
-        )
+    def masked(self, problem: TransportProblem, g: Array) -> Array:
+        """g, -inf where not live."""
+        if self.live is None:
+            return g
+        xp = namespace_of(g)
+        return xp.where(self.live, g, xp.where(spread(problem.mass > 0, g), -math.inf, 0.0 * g))
 
 
-@dataclass(eq=False)
-class History:
-    """Earlier iterates, for acceleration and to detect divergence."""
+def target_of(problem: TransportProblem, Y: Array) -> Target:
+    """The target; ``live`` is None if possible, because masks take extra passes over memory."""
+    xp = namespace_of(Y)
+    if problem.all_reachable and float(xp.min(Y)) > 0:
+        return Target(Y, xp.log(Y), None)
+    live = (Y > 0) & problem.reachable
+    return Target(Y, xp.log(xp.where(live, Y, 1.0)), live)
 
-    secants: Secants
-    last: tuple[Array, Array] | None = None
-    """The last g and ``phi(g) = damping (g/lam + log q)``."""
-    size: Array | None = None
-    """L1 norms of the last gradient, (N,); None before the first iterate for a model."""
-    evaluated: Array | None = None
-    """Whether, (), ``last`` holds an evaluated point; None means that it does."""
+
+class SinkhornState(NamedTuple):
+    """What an iteration takes from the last one; stacks are (N, ...)."""
+
+    ahead: Array
+    """The potential at which the next iteration evaluates the marginal."""
+    g: Array
+    """The last potential."""
+    phi: Array
+    """``g/lam + log q`` at the last potential, 0 where not live."""
+    known: Array
+    """Whether, (N,) bool, g and phi of a sample were evaluated."""
+    size: Array
+    """L1 norms of the last gradient, (N,); inf before the first iteration for a model."""
+
+
+def first_state(problem: TransportProblem, g: Array) -> SinkhornState:
+    """The state before the first iteration."""
+    xp = namespace_of(g)
+    unknown = xp.zeros_like(problem.mass)
+    return SinkhornState(g, g, xp.zeros_like(g), unknown > 0, unknown + math.inf)
 
 
 def sinkhorn_step(
     problem: TransportProblem,
     target: Target,
-    g: Array,
-    history: History,
-    marginal_of: Callable[[Array], tuple[Marginal, Array]],
-) -> tuple[Iterate, Array]:
+    state: SinkhornState,
+    secants: Secants,
+    *,
+    safe: bool,
+    max_step: Array | float,
+) -> tuple[SinkhornState, Secants, Iterate]:
     """
-    One iteration: evaluate the marginal at g, learn a secant, and find the next potential.
+    One iteration: evaluate the marginal at g, store a secant, and find the next potential.
 
-    ``marginal_of`` is `TransportProblem.marginal`, by plain products or in the log domain. Returns
-    the iterate and the next potential; the history moves on.
+    A sample whose gradient has grown (`Iterate.worse`) returns to its last plain step; its secants
+    are to be forgotten before the next iteration.
+
+    The marginal is computed by plain products or, if ``safe``, in the log domain. Accelerated steps
+    are at most ``max_step`` long. The rings of ``secants`` are written in place if possible.
     """
-    xp = array_namespace(g)
-    damping, live, flow = problem.damping, target.live, problem.kernel.flow
-    masked = g
-    if live is not None:
-        filled = spread(problem.mass > 0, g)
-        masked = xp.where(live, g, xp.where(filled, -math.inf, 0.0 * g))
-    marginal, log_q = marginal_of(masked)
-    del masked
-    shift, scaled_Y = 0.0 * problem.mass, target.Y
+    xp = namespace_of(state.ahead)
+    damping, live = problem.damping, target.live
+    masked = target.masked(problem, state.ahead)
+    marginal, phi = problem.marginal(masked, safe=safe, masked=live is not None)
+    g, scaled_Y, shift = state.ahead, target.Y, 0.0 * problem.mass
     if not problem.conserves_mass:
         shift, scaled_Y = translation(problem, g, target.Y, live)
         g = g + spread(shift, g)
         if live is not None:
             g = xp.where(problem.reachable, g, SATURATION * problem.lam)
-        log_q = log_q + g * (1.0 / problem.lam)
-    gradient = scaled_Y - marginal.q
-    del scaled_Y
-    phi = log_q * damping
+        phi += g * (1.0 / problem.lam)
     if live is not None:
         phi = xp.where(live, phi, 0.0)
-    del log_q
-    worse, size = _growth(gradient, history.size)
-    any_worse = False if history.last is None else flow.decide(xp.any(worse))
-    back = _learn(problem, target, history, g, phi, worse, any_worse)
+    gradient = scaled_Y - marginal.q
+    size = per_sample(xp.abs(gradient))
+    worse = ~(size <= GROWTH * state.size)
+    change = phi - state.phi
+    move = g - state.g
+    move -= change * damping
+    log_ratio = target.log_Y - phi
+    reliable = state.known & ~worse
+    if marginal.lost is not None:
+        reliable = reliable & ~marginal.lost
     if not problem.kernel.all_finite:
         # With infinite costs g may diverge: no secants while most mass is in the wrong place.
-        history.secants.forget(size > problem.mass)
-    history.last, history.size, history.evaluated = (g, phi), size, None
-    residual = target.residual(phi, damping)
-    del phi
-    step = history.secants.step(residual)
-    decrement = xp.maximum(xp.abs(inner(gradient, step)), xp.abs(inner(gradient, residual)))
-    residual *= 1.0 / damping
+        secants = without(secants, size > problem.mass)
+        reliable = reliable & (size <= problem.mass)
+    vectors = (flat(vector) for vector in (move, change, log_ratio))
+    secants, extra = accelerated(secants, *vectors, reliable, worse & state.known, max_step)
+    plain = log_ratio * damping
+    step = plain + xp.reshape(extra, tuple(g.shape))
+    decrement = xp.maximum(xp.abs(inner(gradient, step)), xp.abs(inner(gradient, plain)))
     step += g
-    following = flow.cond(any_worse, lambda: xp.where(spread(worse, g), back, step), lambda: step)
-    return Iterate(g, marginal, shift, residual, gradient, decrement, size), following
+    size = xp.where(worse, math.inf, size)
+    point = Iterate(g, marginal, shift, log_ratio, gradient, decrement, size, worse)
+    known = size >= 0 if marginal.lost is None else ~marginal.lost
+    return SinkhornState(step, g, phi, known, size), secants, point
 
 
-def _growth(gradient: Array, before: Array | None) -> tuple[Array, Array]:
-    """Samples whose gradient grew, (N,) bool, and the norms to compare the next ones with."""
-    xp = array_namespace(gradient)
-    size = per_sample(xp.abs(gradient))
-    if before is None:
-        return size < 0, size
-    worse = ~(size <= GROWTH * before)
-    return worse, xp.where(worse, math.inf, size)
-
-
-def _learn(
+def predicted_potential(
     problem: TransportProblem,
     target: Target,
-    history: History,
-    g: Array,
-    phi: Array,
-    worse: Array,
-    any_worse: object,
+    state: SinkhornState,
+    secants: Secants,
+    max_step: Array | float,
 ) -> Array:
-    """Store the last step as a secant; return the plain step in its place if some sample grew."""
-    if history.last is None:
-        return g
-    move, change = history.last
-    history.last = None
-    back = problem.kernel.flow.cond(
-        any_worse, lambda: move + target.residual(change, problem.damping), lambda: g
+    """The next potential for a new target: phi at the last g is known, whatever the target."""
+    xp = namespace_of(state.g)
+    log_ratio = target.log_Y - state.phi
+    if target.live is not None:
+        log_ratio = xp.where(target.live, log_ratio, 0.0)
+    extra = predicted(secants, flat(log_ratio), max_step)
+    return state.g + xp.reshape(extra, tuple(state.g.shape)) + log_ratio * problem.damping
+
+
+def summary(point: Iterate, weights: Array | None) -> Array:
+    """Total error, total distance, and how many samples lost digits or grew worse, (4,)."""
+    xp = namespace_of(point.g)
+    error = point.decrement if weights is None else point.decrement * weights
+    lost = point.marginal.lost
+    flags = [point.worse if lost is None else lost, point.worse]
+    flags = [xp.astype(flag, error.dtype) for flag in flags]
+    if lost is None:
+        flags[0] = 0.0 * error
+    return xp.sum(xp.stack([error, point.size, *flags]), axis=1)
+
+
+def advance(
+    problem: TransportProblem,
+    target: Target,
+    state: SinkhornState,
+    secants: Secants,
+    weights: Array | None,
+    max_step: Array | float,
+    safe: bool,  # noqa: FBT001
+) -> tuple[SinkhornState, Secants, Iterate, Array]:
+    """`sinkhorn_step` and the `summary` of its iterate."""
+    state, secants, point = sinkhorn_step(
+        problem, target, state, secants, safe=safe, max_step=max_step
     )
-    # In place, because memory limits the size of a fit.
-    move = g - move
-    change = phi - change
-    move -= change
-    valid = ~worse if history.evaluated is None else ~worse & history.evaluated
-    history.secants.forget(worse)
-    history.secants.add(move, change, valid)
-    return back
+    return state, secants, point, summary(point, weights)
 
 
 class Sinkhorn:
@@ -182,46 +215,63 @@ class Sinkhorn:
         """Iterations so far, with those of samples on their own."""
         # More pairs than unknowns would only fit the rounding.
         self._memory = max(1, min(memory, math.prod(g.shape[1:]) // 2))
-        self._history: History | None = None
+        self._state = first_state(problem, g)
+        self._secants: Secants | None = None
+        self._radius = search_radius(problem)
         self._stragglers = Stragglers()
         self._safe = False
         """Whether plain products have lost digits: then in the log domain from there on."""
+        self._advance, self._traceable = advance, problem
+        if is_jax_array(g):
+            # Imported only if arrays of JAX are used.
+            from wtfarray._transport import compiled
+
+            self._advance, self._traceable = compiled.advance, compiled.traceable(problem)
 
     def iterates(
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
-        target = Target.of(self.problem, Y)
-        history = self._history
-        if history is None:
-            secants = Secants.new(self._memory, Y, search_radius(self.problem))
-            history = self._history = History(secants)
-        history.size = None
-        g = self.g
-        if history.last is not None and self.continues:
-            # phi at the last g is known, whatever the target: a first step costs no evaluation.
-            last_g, phi = history.last
-            g = last_g + history.secants.step(target.residual(phi, self.problem.damping))
-            del last_g, phi
+        xp = namespace_of(Y)
+        problem = self.problem
+        target = target_of(problem, Y)
+        if self._secants is None:
+            self._secants = new_secants(self._memory, xp.reshape(Y, (Y.shape[0], -1)))
+        elif self.continues:
+            self.g = predicted_potential(problem, target, self._state, self._secants, self._radius)
+        start = self._state.size + math.inf
+        self._state = self._state._replace(ahead=self.g, size=start)
         separates = self._stragglers.begin(Y)
         for n in itertools.count(1):
-            point, self.g = sinkhorn_step(self.problem, target, g, history, self._marginal)
-            decrement = point.decrement
+            point = self._next(target)
             yield point
-            del point  # or two generations would be held
             self.spent += 1
             if separates and self._stragglers.is_due(n):
-                separates = self._stragglers.advance(self, Y, decrement, tolerance, max_iter)
-            g = self.g
+                separates = self._stragglers.advance(self, Y, point.decrement, tolerance, max_iter)
+            del point
 
-    def _marginal(self, g: Array) -> tuple[Marginal, Array]:
-        """By plain products, until these lose digits."""
-        self.evaluations += 1
-        marginal, log_q = self.problem.marginal(g, safe=self._safe)
-        if marginal.lost is not None and bool(array_namespace(g).any(marginal.lost)):
+    def _next(self, target: Target) -> Iterate:
+        """The next iterate; in the log domain once plain products lose digits."""
+        while True:
+            ahead, size = self._state.ahead, self._state.size
+            self.evaluations += 1
+            self._state, self._secants, point, sums = self._advance(
+                self._traceable,
+                target,
+                self._state,
+                self._secants,
+                self.sample_weights,
+                self._radius,
+                self._safe,
+            )
+            error, distance, lost, worse = to_host(sums).tolist()
+            if worse:
+                self._secants = without(self._secants, point.worse)
+            if not lost:
+                self.g = self._state.ahead
+                return replace(point, error=error, distance=distance)
             self._safe = True
-            return self.problem.marginal(g, safe=True)
-        return marginal, log_q
+            self._state = self._state._replace(ahead=ahead, size=size)
 
     def split(self, samples: NDArray[np.intp]) -> Sinkhorn:
         """A solver of some samples, with what is known of them."""
@@ -233,23 +283,17 @@ class Sinkhorn:
             None if weights is None else take_samples(weights, samples),
         )
         solver._safe = self._safe
-        if self._history is not None and self._history.last is not None:
-            g, phi = (take_samples(stack, samples) for stack in self._history.last)
-            solver._history = History(self._history.secants.of_samples(samples), (g, phi))
+        if self._secants is not None:
+            solver._state = SinkhornState(*(take_samples(s, samples) for s in self._state))
+            solver._secants = secants_of(self._secants, samples)
         return solver
 
     def merge(self, other: Sinkhorn, samples: NDArray[np.intp]) -> None:
         """Take over where some samples have got to without the others."""
         self.spent += other.spent
         self.evaluations += math.ceil(other.evaluations * len(samples) / self.g.shape[0])
-        self.g = merge_samples(self.g, other.g, samples)
-        mine, theirs = self._history, other._history
-        if mine is None or theirs is None:
-            return
-        if mine.last is not None and theirs.last is not None:
-            g, phi = (
-                merge_samples(old, new, samples)
-                for old, new in zip(mine.last, theirs.last, strict=True)
-            )
-            mine.last = g, phi
-        mine.secants.merge(theirs.secants, samples)
+        pairs = zip(self._state, other._state, strict=True)
+        self._state = SinkhornState(*(merge_samples(old, new, samples) for old, new in pairs))
+        self.g = self._state.ahead
+        if self._secants is not None and other._secants is not None:
+            self._secants = merged(self._secants, other._secants, samples)
