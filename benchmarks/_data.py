@@ -88,10 +88,10 @@ def strokes(samples: int, size: int = 28, seed: int = 0) -> Array:
 
     Each image shows one of ten polylines of three to five corners, turned, scaled and moved, with
     its corners displaced at random. The line falls off smoothly within its thickness; all other
-    pixels, 70 to 85 % of them, are exactly 0.
+    pixels, 83 % of them on average, are exactly 0.
     """
     rng = np.random.default_rng(seed)
-    patterns = [rng.uniform(0.2, 0.8, (rng.integers(3, 6), 2)) for _ in range(10)]
+    patterns = [rng.uniform(0.15, 0.85, (rng.integers(3, 6), 2)) for _ in range(10)]
     grid = (np.arange(size) + 0.5) / size
     pixels = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
     images = np.zeros((samples, size, size))
@@ -105,7 +105,7 @@ def strokes(samples: int, size: int = 28, seed: int = 0) -> Array:
             [distance_to(pixels, a, b) for a, b in itertools.pairwise(corners)],
             axis=0,
         )
-        thickness = rng.uniform(0.05, 0.07)
+        thickness = rng.uniform(0.08, 0.11)
         image[:] = np.maximum(1.0 - (distance / thickness) ** 2, 0.0)
     return normalised(images)
 
