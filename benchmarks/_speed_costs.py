@@ -71,12 +71,12 @@ def operations_row(setting: Setting, _: Mapping[str, Any]) -> Figures:
 
     problem, figures = strokes_problem(quick=setting.quick), {}
     for dtype in ("float64", "float32"):
-        # The counts of an evaluation settle after a few steps.
-        fit = problem.fit("torch", dtype, max_iter=setting.steps or 40)
+        fit = problem.fit("torch", dtype, **capped(setting))
         with quiet(), TorchCounts() as counts:
             evaluations = fit().history[-1].evaluations
         figures[f"operations {dtype}"] = counts.operations / evaluations
         figures[f"synchronisations {dtype}"] = counts.synchronisations / evaluations
+        figures[f"waits {dtype}"] = counts.waits / evaluations
     return figures
 
 
@@ -194,9 +194,18 @@ ROWS = (
     Row(
         "operations",
         tuple(
-            Line(f"{kind} {dtype}", f"{kind} an evaluation, strokes, {dtype}", target, ".1f")
+            line
             for dtype in ("float64", "float32")
-            for kind, target in (("operations", "100"), ("synchronisations", "1.2"))
+            for line in (
+                Line(f"operations {dtype}", f"{dtype}: operations an evaluation", "100", ".1f"),
+                Line(
+                    f"synchronisations {dtype}",
+                    f"{dtype}: synchronisations an evaluation",
+                    "1.2",
+                    ".1f",
+                ),
+                Line(f"waits {dtype}", f"{dtype}: of these within operations", "", ".1f"),
+            )
         ),
         operations_row,
     ),

@@ -250,7 +250,11 @@ ROWS = (
             Line("paper", "stacked images: s of the paper's code to it", "", ".1f", compared=False),
             Line("to paper", "stacked images: s to the same J"),
             Line(
-                "sooner", "stacked images: times sooner than the paper's code", "100", ".0f", False
+                "sooner",
+                "stacked images: times sooner than the paper's code",
+                "100",
+                ".0f",
+                compared=False,
             ),
         ),
         images_row,

@@ -17,6 +17,9 @@ WITHOUT_KERNEL = {
     "lift_fresh",
     "new_empty",
     "new_empty_strided",
+    "squeeze_",
+    "transpose_",
+    "unsqueeze_",
 }
 """Operations that are no views to torch, and launch nothing: memory, and other names for it."""
 WAITS = {
@@ -29,8 +32,7 @@ WAITS = {
     "unique_consecutive",
     "unique_dim",
 }
-"""Operations that wait for the device: their result is a Python bool, or has a shape that depends on
-values, or they raise an error that does."""
+"""Operations that wait for the device, because their shape, type or error depends on values."""
 
 
 class TorchCounts(TorchDispatchMode):
@@ -39,17 +41,20 @@ class TorchCounts(TorchDispatchMode):
 
     ``operations`` is the number of ATen operations that launch a kernel on a GPU: all but views,
     changes of metadata and the allocation of memory. A synchronisation is a point at which a GPU
-    is waited for. It is one of ``scalars``, numbers read by ``float``, ``bool``, ``int`` or
-    ``item``; ``transfers``, whole arrays handed to NumPy or to ``tolist``; or ``shapes``, operations
-    that wait for a value themselves, such as ``nonzero``, indexing by a mask, ``equal`` and the
-    check for errors of a linear solve. A synchronisation of the last kind is an operation as well.
+    is waited for. It is one of
+
+    - ``scalars``: numbers read by ``float``, ``bool``, ``int`` or ``item``;
+    - ``transfers``: whole arrays handed to NumPy, or read by ``tolist``;
+    - ``waits``: operations that wait for a value themselves, such as ``nonzero``, indexing by a
+      mask, ``equal``, and the check for errors of a linear solve. These are operations as well.
+
     Copies from the host are not synchronisations.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.by_name: Counter[str] = Counter()
-        self.scalars = self.transfers = self.shapes = 0
+        self.scalars = self.transfers = self.waits = 0
 
     @property
     def operations(self) -> int:
@@ -59,7 +64,7 @@ class TorchCounts(TorchDispatchMode):
     @property
     def synchronisations(self) -> int:
         """How often the host waited for the device."""
-        return self.scalars + self.transfers + self.shapes
+        return self.scalars + self.transfers + self.waits
 
     def __enter__(self) -> "TorchCounts":
         # Copies of tensors on the CPU to NumPy are not dispatched.
@@ -80,7 +85,7 @@ class TorchCounts(TorchDispatchMode):
             self.scalars += 1
         elif not (function.is_view or name in WITHOUT_KERNEL):
             self.by_name[name] += 1
-            self.shapes += name in WAITS or (name == "index" and _has_mask(args[1]))
+            self.waits += name in WAITS or (name == "index" and _has_mask(args[1]))
         return function(*args, **(kwargs or {}))
 
     def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
