@@ -157,15 +157,15 @@ def training_row(setting: Setting, _: Mapping[str, Any]) -> Figures:
     loss = wtf.Wasserstein(wtf.grid_cost(*X.shape[1:]), eps=0.01, lam=10.0)
     # Start from blurred images: a network that has learned something already.
     logits = torch.log(target.mean(0) + 1e-3).repeat(len(X), 1, 1).requires_grad_()
-    optimizer = torch.optim.Adam([logits], lr=0.05)
+    optimiser = torch.optim.Adam([logits], lr=0.05)
     steps, begin = 3 if setting.quick else 30, setting.now()
     with quiet():
         for _step in range(steps):
-            optimizer.zero_grad()
+            optimiser.zero_grad()
             shares = torch.softmax(logits.flatten(1), 1).reshape(logits.shape)
             value = wasserstein_loss(target, shares, loss, reduction="mean")
             value.backward()
-            optimizer.step()
+            optimiser.step()
     return {"step": 1e3 * (setting.now() - begin) / steps, "loss": float(value.detach())}
 
 
