@@ -114,6 +114,8 @@ def print_machine(setting: Setting) -> None:
     print(f"Python {platform.python_version()}, {', '.join(versions)};")
     print(f"{os.cpu_count()} processors, OMP_NUM_THREADS {threads}; ", end="")
     print(f"fits on {setting.backend} in {setting.dtype}; {setting.clock} clock")
+    if setting.quick:
+        print("--quick: the data are smaller than the lines say, and the figures mean nothing")
 
 
 def selected(names: Sequence[str]) -> list[Row]:
