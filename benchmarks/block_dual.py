@@ -12,34 +12,16 @@ how near to the bare products the library can come at all on this machine.
 
 import importlib
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
+from _trace import best
 
 import wtfarray as wtf
 from wtfarray._arrays.typing import Array, Namespace
 
 Evaluation = Callable[[Array], tuple[Array, Array]]
-
-
-def best(function: Callable[[], object], seconds: float = 2.0) -> float:
-    """
-    Shortest of many runs: the machine's noise only ever adds.
-
-    The last result is kept while the next is computed, as an optimiser does: otherwise the
-    allocator hands all memory back between two runs and page faults are measured.
-    """
-    kept = function()
-    shortest, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        new = function()
-        shortest = min(shortest, time.perf_counter() - start)
-        kept = new
-    del kept
-    return shortest
 
 
 def problem(name: str, xp: Namespace) -> tuple[wtf.BlockDual, list[Array], Array]:

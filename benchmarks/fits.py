@@ -5,22 +5,29 @@ usage: python benchmarks/fits.py {images,faces,three-mode,histograms,scaling,mem
 """
 
 import argparse
-import importlib
 import inspect
-import io
 import itertools
 import math
 import sys
 import time
 import tracemalloc
-import types
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from _data import (
+    atom_error,
+    counted_histograms,
+    random_factors,
+    sampled_tensor,
+    stacked_images,
+    training_faces,
+)
+from _reference import reference
+from _trace import SAMPLES, Step, convert, end, exact, passed, quiet, trace
 
 import wtfarray as wtf
 from wtfarray import _dispatch
@@ -29,80 +36,9 @@ from wtfarray._losses import sparse_tensor
 from wtfarray._solvers import envelope
 from wtfarray._transport import sinkhorn
 
-BUMPS = ((0.0, 0.3, 0.15, 0.05), (0.5, 0.2, 0.15, 0.1), (-0.5, 0.15, 0.15, 0.15))
-"""Centre, width and jitter along both axes of what the stacked images show."""
-SAMPLES = ("rows", "columns", "columns")
-
 
 class EnoughError(Exception):
     """Raised by a callback that has seen what it wanted."""
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One step of a fit, or one block of the reference."""
-
-    name: str
-    seconds: float
-    objective: float
-    factors: list[Array]
-
-
-def bumps(samples: int, seed: int = 0) -> Array:
-    """What the stacked images are made of, along both axes: (samples, bump, axis, place)."""
-    rng = np.random.default_rng(seed)
-    x = np.linspace(-1, 1, 32)
-    parts = [
-        [
-            [np.exp(-(((x - centre + r * rng.normal()) / width) ** 2)) for r in jitter]
-            for centre, width, *jitter in BUMPS
-        ]
-        for _ in range(samples)
-    ]
-    return np.asarray(parts)
-
-
-def stacked_images(samples: int, seed: int = 0) -> Array:
-    """The paper's second experiment: three separable bumps, their centres jittered."""
-    parts = bumps(samples, seed)
-    images = np.einsum("nki,nkj->nij", parts[:, :, 0], parts[:, :, 1])
-    return images / images.sum((1, 2), keepdims=True)
-
-
-def random_factors(shape: Sequence[int], rank: int) -> list[Array]:
-    """Uniform factors: rows of the first and columns of the others sum to one."""
-    rng = np.random.default_rng(0)
-    factors = [rng.random((n, rank)) for n in shape]
-    return [a / a.sum(1 if k == 0 else 0, keepdims=True) for k, a in enumerate(factors)]
-
-
-def convert(array: Array, backend: str) -> Array:
-    """A NumPy array in the library asked for."""
-    return array if backend == "numpy" else importlib.import_module(backend).asarray(array)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A fit that is stopped warns that it has not converged: here that is intended."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def exact(X: Array, factors: Sequence[Array], loss: wtf.Wasserstein, rho: float) -> float:
-    """The objective of given factors, the inner problem solved anew to a certified 1e-6."""
-    entropies = sum(float(wtf.entropy(a)[0]) for a in factors)
-    value = wtf.wasserstein(X, wtf.cp_to_tensor(factors), loss).value
-    return float(value) + rho * entropies
-
-
-def passed(
-    steps: Sequence[Step], level: float, X: Array, loss: wtf.Wasserstein, rho: float
-) -> Step | None:
-    """The first step at or below a level: the estimate proposes it, the certified value decides."""
-    near = (step for step in steps if step.objective <= level)
-    certified = (replace(step, objective=exact(X, step.factors, loss, rho)) for step in near)
-    return next((step for step in certified if step.objective <= level), None)
 
 
 def row(name: str, step: Step | None) -> str:
@@ -122,23 +58,22 @@ def images(arguments: argparse.Namespace) -> None:
     if arguments.reference is not None:
         print(f"{'reference':18s} {'seconds':>9s} {'J':>10s}")
         steps = []
-        for name, seconds, factors in reference(arguments, X, start, loss, rho):
+        blocks = reference(arguments.reference, X, start, loss, rho, sweeps=arguments.sweeps)
+        for name, seconds, factors in blocks:
             steps.append(Step(name, seconds, exact(X, factors, loss, rho), factors))
             print(f"{name:18s} {seconds:9.2f} {steps[-1].objective:10.5f}", flush=True)
         if steps:
             theirs = min(steps, key=lambda step: step.objective)
             levels[f"{theirs.objective:.5f} (the reference's best)"] = theirs.objective
         print()
+    start = [convert(a, arguments.backend) for a in start]
+    data = convert(X, arguments.backend)
     ours, fit, total = trace(
-        convert(X, arguments.backend),
-        rank,
-        loss,
-        rho=rho,
-        init=[convert(a, arguments.backend) for a in start],
+        partial(wtf.cp, data, rank, loss, rho=rho, init=start, constraints=SAMPLES)
     )
     print(f"{'wtfarray, ' + arguments.backend:50s} {'seconds':>9s} {'J':>10s}")
     for name, level in levels.items():
-        found = passed(ours, level, X, loss, rho)
+        found = passed([ours], level, lambda factors: exact(X, factors, loss, rho))
         print(row(f"certified J below {name}", found), flush=True)
     print(row(end(fit), Step("", total, fit.objective, [])))
     if theirs is not None and found is not None:
@@ -146,105 +81,9 @@ def images(arguments: argparse.Namespace) -> None:
         print(f"\nreference {theirs.seconds:.2f} s / wtfarray {found.seconds:.2f} s = {ratio:.1f}")
 
 
-def end(fit: wtf.Factorisation) -> str:
-    """How a fit ended, for a table."""
-    return f"{'' if fit.converged else 'not '}converged, gap {fit.gap:.1e}"
-
-
-def trace(
-    X: Array,
-    rank: int,
-    loss: wtf.Wasserstein,
-    watch: Callable[[Step], bool] = lambda _: False,
-    **options: object,
-) -> tuple[list[Step], wtf.Factorisation, float]:
-    """Fit: the steps at the final smoothing, the result, and all seconds."""
-    steps = []
-    begin = time.perf_counter()
-
-    def keep(state: wtf.FitState) -> bool:
-        if state.level != 1.0:
-            return False
-        seconds = time.perf_counter() - begin
-        steps.append(Step(str(state.n_iter), seconds, state.objective, state.blocks()))
-        return watch(steps[-1])
-
-    with quiet():
-        fit = wtf.cp(X, rank, loss, constraints=SAMPLES, callback=keep, **options)
-    total = time.perf_counter() - begin
-    return [replace(s, factors=[np.asarray(a) for a in s.factors]) for s in steps], fit, total
-
-
-def reference(
-    arguments: argparse.Namespace,
-    X: Array,
-    start: Sequence[Array],
-    loss: wtf.Wasserstein,
-    rho: float,
-) -> Iterator[tuple[str, float, list[Array]]]:
-    """
-    Run the paper's code as its notebook for stacked images does, semi-unbalanced.
-
-    Yields the name, the seconds so far and the factors after every block; what the caller does
-    between two blocks is not timed. Ends early where a factor is no longer finite.
-    """
-    import torch
-
-    paper = import_reference(arguments.reference)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        rows, columns = loss.costs
-        cost = rows[:, None, :, None] + columns[None, :, None, :]
-        cost = torch.asarray(cost.reshape(X[0].size, X[0].size))
-        data, factors = torch.asarray(X), [torch.asarray(a) for a in start]
-        rank = factors[0].shape[1]
-        core = torch.zeros((rank,) * 3)
-        core[range(rank), range(rank), range(rank)] = 1.0
-        settings = [np.full(3, value) for value in (rho, loss.eps, loss.lam)]
-        options, seconds = {"ot_mode": "slice", "unbal": True}, 0.0
-        for sweep in range(1, arguments.sweeps + 1):
-            for k, norm in enumerate(("row", "col", "col")):
-                begin = time.perf_counter()
-                block = paper.FactorsModel(
-                    data, k, [cost], core, factors, *settings, norm=norm, **options
-                )
-                with redirect_stdout(io.StringIO()):
-                    paper.solve(block, lr=1.0, tol=1e-2, max_iter=100, mode="lbfgs")
-                factors[k] = block.compute_primal_variable().detach()
-                seconds += time.perf_counter() - begin
-                name = f"sweep {sweep}, mode {k}"
-                if not bool(torch.isfinite(factors[k]).all()):
-                    print(f"{name:18s} {seconds:9.2f}  not finite: the reference ends here")
-                    return
-                yield name, seconds, [a.numpy() for a in factors]
-    finally:
-        torch.set_default_dtype(before)
-
-
-def import_reference(checkout: Path) -> types.ModuleType:
-    """The paper's module; it imports a part of TensorLy that it does not use."""
-    try:
-        importlib.import_module("tensorly.contrib.sparse")
-    except ImportError:
-        stub = types.ModuleType("tensorly.contrib.sparse")
-        stub.tensor = None
-        sys.modules[stub.__name__] = stub
-    sys.path.insert(0, str(checkout / "src"))
-    return importlib.import_module("wtf")
-
-
-def small_faces(images: Array) -> Array:
-    """Every second pixel of the Olivetti faces (n, 64, 64), each of mass one."""
-    X = images[:, ::2, ::2].astype(np.float64)
-    return X / X.sum((1, 2), keepdims=True)
-
-
 def faces(arguments: argparse.Namespace) -> None:
     """The objective against time on the Olivetti faces."""
-    stored = np.load(arguments.data / "olivetti.npz")["images"]
-    split = np.load(arguments.data / "paper_faces_splits.npz")["train_idx"][0]
-    X = small_faces(stored[split])
+    X = training_faces(arguments.data)
     loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=1e-3, lam=10.0)
     rho, mark = 0.005 / arguments.rank, 0.0
     print(f"{'seconds':>9s} {'step':>6s} {'J (estimate)':>13s}")
@@ -257,28 +96,16 @@ def faces(arguments: argparse.Namespace) -> None:
             print(f"{step.seconds:9.1f} {step.name:>6s} {step.objective:13.5f}", flush=True)
         return stop
 
-    steps, fit, total = trace(
-        convert(X, arguments.backend),
-        arguments.rank,
-        loss,
-        watch,
-        rho=rho,
-        rng=0,
-        max_iter=100_000,
-    )
+    options = {"rho": rho, "rng": 0, "max_iter": 100_000, "constraints": SAMPLES}
+    data = convert(X, arguments.backend)
+    steps, fit, total = trace(partial(wtf.cp, data, arguments.rank, loss, **options), watch)
     print()
     print(f"{'wtfarray, ' + arguments.backend:50s} {'seconds':>9s} {'J':>10s}")
     for level in (-1.70, -1.73):
-        print(row(f"certified J below {level:.2f}", passed(steps, level, X, loss, rho)), flush=True)
+        found = passed([steps], level, lambda factors: exact(X, factors, loss, rho))
+        print(row(f"certified J below {level:.2f}", found), flush=True)
     print(row(end(fit), Step("", total, fit.objective, [])))
     print(fit.message)
-
-
-def sampled_tensor(stored: Mapping[str, Array]) -> Array:
-    """A tensor that is stored as the places and the values of what is not zero."""
-    X = np.zeros(stored["shape"])
-    X[tuple(stored["indices"].T)] = stored["values"]
-    return X
 
 
 def three_mode(arguments: argparse.Namespace) -> None:
@@ -305,26 +132,6 @@ def three_mode(arguments: argparse.Namespace) -> None:
     print(f"{'wtfarray, ' + arguments.backend:18s} {seconds:9.1f} {ours:36.4f}")
     print(f"{'SWIFT, stored':18s} {'':9s} {swift:36.4f}")
     print(f"\nJ {fit.objective:.5f}, gap {fit.gap:.1e}; {fit.message}")
-
-
-def atom_error(factors: Sequence[Array], truth: Sequence[Array]) -> float:
-    """Mean total variation between atoms and true ones, in the best order of the components."""
-    found, true = np.concat(factors), np.concat(truth)
-    orders = itertools.permutations(range(true.shape[1]))
-    errors = [0.5 * np.abs(found[:, list(order)] - true).sum() for order in orders]
-    return float(min(errors)) / (len(truth) * true.shape[1])
-
-
-def counted_histograms(samples: int, bins: int = 60, rank: int = 8, counts: int = 500) -> Array:
-    """Mixtures of bumps, each sample moved a little, drawn as counts."""
-    rng = np.random.default_rng(0)
-    x = np.linspace(0, 1, bins)
-    atoms = np.exp(-(((x - rng.random((rank, 1))) / 0.06) ** 2))
-    shares = rng.dirichlet(np.full(rank, 0.3), samples)
-    moved = [np.interp(x - 0.03 * rng.normal(), x, share @ atoms) for share in shares]
-    X = np.asarray(moved) + 1e-6
-    X = rng.poisson(counts * X / X.sum(axis=1, keepdims=True)) + 1e-3
-    return X / X.sum(axis=1, keepdims=True)
 
 
 def histograms(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,9 @@ from tqdm import tqdm
 
 import wtfarray as wtf
 
-from fits import convert, quiet, random_factors, reference, small_faces  # isort: skip
+from _data import random_factors, small_faces  # isort: skip
+from _reference import reference  # isort: skip
+from _trace import convert, quiet  # isort: skip
 
 METHODS = ("WTF", "F-CP", "WNMF", "F-NMF", "PCA")
 SIDE, EPS, LAM = 32, 1e-3, 10.0
@@ -317,7 +319,8 @@ def time_reference(arguments: argparse.Namespace) -> None:
     X, rank = images[pairs[0][0]], arguments.ranks[0]
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=EPS, lam=LAM)
     start = random_factors(X.shape, rank)
-    for name, seconds, _ in reference(arguments, X, start, loss, 0.005 / rank):
+    checkout, sweeps = arguments.reference, arguments.sweeps
+    for name, seconds, _ in reference(checkout, X, start, loss, 0.005 / rank, sweeps=sweeps):
         print(f"the paper's code, rank {rank}: {name}, {seconds:.1f} s", flush=True)
 
 

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 
 import wtfarray as wtf
 
-from fits import bumps, convert, random_factors, reference, stacked_images  # isort: skip
+from _data import bumps, random_factors, stacked_images  # isort: skip
+from _reference import reference  # isort: skip
+from _trace import convert  # isort: skip
 
 SIDE, RANK = 32, 3
 EPS, LAM, RHO = 1e-2, 25.0, 1e-2
@@ -70,8 +72,8 @@ def run_reference(
 ) -> tuple[np.ndarray, float, str] | None:
     """Reconstruction and seconds of the paper's code, and how far it came."""
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=EPS, lam=LAM)
-    last = None
-    for name, seconds, factors in reference(arguments, X, random_factors(X.shape, RANK), loss, RHO):
+    checkout, start, last = arguments.reference, random_factors(X.shape, RANK), None
+    for name, seconds, factors in reference(checkout, X, start, loss, RHO, sweeps=arguments.sweeps):
         last = (wtf.cp_to_tensor(factors), seconds, name)
         print(f"the paper's code: {name}, {seconds:.1f} s", flush=True)
     return last

@@ -22,7 +22,9 @@ from matplotlib.figure import Figure
 
 import wtfarray as wtf
 
-from fits import convert, import_reference, sampled_tensor  # isort: skip
+from _data import sampled_tensor  # isort: skip
+from _reference import import_reference  # isort: skip
+from _trace import convert  # isort: skip
 
 CENTRES = ((-0.25, -0.5, 0.5), (0.0, -0.5, 0.5), (0.5, -0.5, 0.5))
 WIDTHS = ((0.25, 0.25, 0.25), (0.25, 0.25, 0.25), (0.1, 0.1, 0.25))
