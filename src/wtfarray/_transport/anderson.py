@@ -20,7 +20,7 @@ from wtfarray._arrays.namespace import namespace_of
 from wtfarray._arrays.samples import inner, merge_samples, take_samples
 from wtfarray._arrays.typing import Array
 
-RIDGE = 3e-6
+RIDGE = 1e-4
 """Added to the unit diagonal of the Gram matrices: the size of their rounding errors."""
 SINGLE_RIDGE = 1e-3
 """The same if their inverses are kept in float32."""

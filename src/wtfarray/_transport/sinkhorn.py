@@ -40,7 +40,7 @@ from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
 """Number of secants per sample."""
-GROWTH = 3.0
+GROWTH = 1.5
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
 
 
@@ -200,7 +200,7 @@ class Sinkhorn:
         self,
         problem: TransportProblem,
         g: Array,
-        memory: int = MEMORY,
+        memory: int | None = None,
         weights: Array | None = None,
     ) -> None:
         self.problem = problem
@@ -214,7 +214,7 @@ class Sinkhorn:
         self.spent = 0
         """Iterations so far, with those of samples on their own."""
         # More pairs than unknowns would only fit the rounding.
-        self._memory = max(1, min(memory, math.prod(g.shape[1:]) // 2))
+        self._memory = max(1, min(memory or MEMORY, math.prod(g.shape[1:]) // 2))
         self._state = first_state(problem, g)
         self._secants: Secants | None = None
         self._radius = search_radius(problem)
