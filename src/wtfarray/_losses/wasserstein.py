@@ -199,6 +199,12 @@ class Wasserstein:
         Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
         return problem, feasible_target(problem, Y, shape)
 
+    def bind_potential(self, problem: TransportProblem, X: Array, potential: Array) -> Array:
+        """A warm start for the bound data X, stacked; refuse one that does not fit them."""
+        xp = common_namespace(X=X, potential=potential)
+        potential = as_potential("potential", potential, tuple(X.shape), xp)
+        return stack(problem, same_dtype("potential", potential, "X", problem.data))
+
     def solve(
         self,
         problem: TransportProblem,

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.typing import Array
+from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 
 
@@ -42,6 +43,12 @@ class Iterate:
         weights += self.marginal.q
         weights *= self.log_ratio
         return inner(self.log_ratio, weights) * (0.5 * factor)
+
+
+def dual_values(problem: TransportProblem, point: Iterate, Y: Array) -> Array:
+    """Lower bounds of the loss at an iterate, (N,), from the marginal that it knows."""
+    values = dual_product(point.g, Y, problem.lam, problem.kernel.flow)
+    return values - problem.value(point.marginal) - problem.mass * point.shift
 
 
 class InnerSolver(Protocol):

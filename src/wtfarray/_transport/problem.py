@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -30,6 +31,21 @@ class Marginal:
     """``K f`` for g minus its maximum; None if ``top`` holds ``log K f``."""
     top: Array
     """The maximum of g in each sample, (N,); or ``log K f``, (N, ...)."""
+
+
+class Bounds(NamedTuple):
+    """Bounds of the loss at a potential, sample by sample, and the kernel products they took."""
+
+    values: Array
+    """Dual values, (N,)."""
+    gaps: Array
+    """Duality gaps, (N,)."""
+    u: Array
+    """The dual variable, (N, ...)."""
+    log_Kf: Array  # noqa: N815
+    """``log K f``, (N, ...), f = 0 where Y is 0 and a sample of X is not empty."""
+    log_adjoint: Array
+    """``log K^T (X / K f)``, (N, ...)."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +266,10 @@ class TransportProblem:
 
     def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         """Dual value and duality gap of each sample, (N,) each, and the dual variable u at g."""
+        return self.bounds_with_logs(g, Y)[:3]
+
+    def bounds_with_logs(self, g: Array, Y: Array) -> Bounds:
+        """As `bounds`, with the kernel products that they took."""
         xp = array_namespace(Y)
         samples = self.data.shape[0]
         size = certificate_batch(samples, math.prod(self.data.shape))
@@ -257,35 +277,39 @@ class TransportProblem:
             return self._bounds(g, Y)
         slices = slices_of(samples, size)
         parts = [self.samples(s)._bounds(g[s, ...], Y[s, ...]) for s in slices]  # noqa: SLF001
-        values, gaps, u = (xp.concat(arrays) for arrays in zip(*parts, strict=True))
-        return values, gaps, u
+        return Bounds(*(xp.concat(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
+    def _bounds(self, g: Array, Y: Array) -> Bounds:
         xp = array_namespace(Y)
         if not self.conserves_mass:
             g = xp.where(self.reachable, g, SATURATION * self.lam)
         allowed = (Y > 0) | ~self.reachable
         masked = xp.where(allowed, g, -math.inf)
-        values, q = self.safe_conjugate(masked)
+        h = self._masked(masked) * (1.0 / self.kernel.eps)
+        log_Kf = self.kernel.log_apply(h)
+        log_a = self.log_scaling(log_Kf)
+        log_adjoint = self.kernel.log_apply_adjoint(log_a)
         u = dual_of_potential(g, self.lam, xp)
-        gap = self.gap(masked, q, Y)
+        gap = self.gap(masked, xp.exp(h + log_adjoint), Y, log_a)
         finite = xp.where(Y > 0, g, 0.0)
-        values = dual_product(finite, Y, self.lam, self.kernel.flow) - values
+        values = dual_product(finite, Y, self.lam, self.kernel.flow) - self.value_of_logs(log_Kf)
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
-        return values, gap, u
+        return Bounds(values, gap, u, log_Kf, log_adjoint)
 
-    def gap(self, g: Array, marginal: Array, model: Array) -> Array:
+    def gap(self, g: Array, marginal: Array, model: Array, log_a: Array | None = None) -> Array:
         """
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
-        ``marginal`` is the second marginal q of the plan of g. For balanced transport the plan is
-        made feasible: by rounding or, if some costs are infinite, by a correction on its support.
+        ``marginal`` is the second marginal q of the plan of g, and ``log_a`` the logarithm of its
+        scaling ``X / K f``, if known. For balanced transport the plan is made feasible: by rounding
+        or, if some costs are infinite, by a correction on its support.
         """
         if not self.conserves_mass:
             return semi_unbalanced_gap(self.lam, g, marginal, model)
         h = self._masked(g) * (1.0 / self.kernel.eps)
-        log_a = self.log_scaling(self.kernel.log_apply(h))
+        if log_a is None:
+            log_a = self.log_scaling(self.kernel.log_apply(h))
         plan = Plan(self.kernel, log_a, h, self.data, marginal)
         return rounded_gap(plan, model) if self.kernel.all_finite else corrected_gap(plan, g, model)
