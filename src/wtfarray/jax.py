@@ -115,8 +115,9 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Relative duality gap, as in `wtfarray.wasserstein`; 1e-6 for float64 and 1e-3 for float32 if
-        None. The error of the gradient is of the order of its square root.
+        Relative duality gap, as in `wtfarray.wasserstein`. If None, 1e-3 for float32, and for
+        float64 1e-6 or, if balanced, 1e-4. The error of the gradient is of the order of its square
+        root or, if balanced, of the gap itself.
     max_iter : int
         Largest number of iterations.
     reduction : {"sum", "mean", "none"}
@@ -180,7 +181,7 @@ def wasserstein_loss(
         check_shape("potential", potential, tuple(X.shape))
         same_dtype("potential", potential, "X", X)
     one_of("return_potential", return_potential, (False, True))
-    tol = training_tolerance(tol, Y)
+    tol = training_tolerance(tol, Y, loss.lam)
     max_iter = positive_integer("max_iter", max_iter)
     # On the host, because the costs have to be read while the data are traced.
     loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)

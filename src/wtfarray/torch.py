@@ -80,8 +80,9 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Relative duality gap, as in `wtfarray.wasserstein`; 1e-6 for float64 and 1e-3 for float32 if
-        None. The error of the gradient is of the order of its square root.
+        Relative duality gap, as in `wtfarray.wasserstein`. If None, 1e-3 for float32, and for
+        float64 1e-6 or, if balanced, 1e-4. The error of the gradient is of the order of its square
+        root or, if balanced, of the gap itself.
     max_iter : int
         Largest number of iterations; a warning says if it is reached.
     reduction : {"sum", "mean", "none"}
@@ -134,7 +135,7 @@ def wasserstein_loss(
         instance_of("potential", potential, torch.Tensor, "a torch tensor")
         potential = potential.detach()
     one_of("return_potential", return_potential, (False, True))
-    tol = training_tolerance(tol, Y)
+    tol = training_tolerance(tol, Y, loss.lam)
     value, _, _, g = _SampleLosses.apply(X, Y, potential, loss, tol, max_iter)
     if reduction != "none":
         value = value.sum() if reduction == "sum" else value.mean()

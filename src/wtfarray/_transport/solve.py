@@ -217,13 +217,15 @@ def within_reach(problem: TransportProblem, g: Array, Y: Array) -> Array:
     no solution; it keeps the first iterations from overflow if g is anything else.
     """
     xp = array_namespace(g)
-    logs = 2.0 * math.log(float(xp.finfo(g.dtype).max))
+    most = float(xp.finfo(g.dtype).max)
     lam = 0.0 if problem.conserves_mass else problem.lam
-    radius = search_radius(problem) + logs * (problem.kernel.eps + lam)
+    radius = search_radius(problem) + 2.0 * math.log(most) * (problem.kernel.eps + lam)
+    radius = min(radius, 0.25 * most)
     top = xp.max(xp.where(Y > 0, g, -math.inf), axis=tuple(range(1, g.ndim)), keepdims=True)
     top = xp.where(top > -math.inf, top, 0.0)
     if problem.conserves_mass:
-        return xp.clip(g - top, -radius, radius)
+        # Halves, because the difference of two large numbers may overflow.
+        return xp.clip(g * 0.5 - top * 0.5, -0.5 * radius, 0.5 * radius) * 2.0
     top = xp.clip(top, -radius, radius)
     return xp.clip(g, top - radius, top + radius)
 
