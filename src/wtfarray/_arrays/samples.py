@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 
 

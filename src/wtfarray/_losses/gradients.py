@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, TypeAlias
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_number

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     axis_index,

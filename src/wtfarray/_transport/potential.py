@@ -7,8 +7,7 @@ conjugate is the balanced one, and the constraint u < lam disappears.
 
 import math
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import may_use_exp

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import certificate_batch

@@ -7,9 +7,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import or_float64
