@@ -42,33 +42,36 @@ def mass_tolerance(array: Array) -> float:
     return 1e-6 if array.dtype == array_namespace(array).float64 else 1e-3
 
 
+def _flat(stack: Array) -> Array:
+    """One row per sample: (N, ...) to (N, m)."""
+    if stack.ndim == 2:
+        return stack
+    return array_namespace(stack).reshape(stack, (stack.shape[0], math.prod(stack.shape[1:])))
+
+
 def per_sample(stack: Array) -> Array:
     """Sum over everything but the first axis: (N, ...) to (N,)."""
-    xp = array_namespace(stack)
-    return xp.sum(xp.reshape(stack, (stack.shape[0], -1)), axis=1)
+    return array_namespace(stack).sum(_flat(stack), axis=1)
 
 
 def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
-    xp = array_namespace(a)
     # Not xp.vecdot, which array-api-compat writes as a batch of small matrix products on torch.
-    a, b = (xp.reshape(stack, (stack.shape[0], -1)) for stack in (a, b))
-    return xp.linalg.vecdot(a, b, axis=-1)
+    return array_namespace(a).linalg.vecdot(_flat(a), _flat(b), axis=-1)
 
 
 def inners(stacks: Sequence[Array], other: Array) -> Array:
     """Inner products, sample by sample, of several stacks with ``other``: (N, len(stacks))."""
     xp = array_namespace(other)
-    flat = (other.shape[0], math.prod(other.shape[1:]))
-    other = xp.reshape(other, flat)
-    products = [xp.linalg.vecdot(xp.reshape(stack, flat), other, axis=-1) for stack in stacks]
+    other = _flat(other)
+    products = [xp.linalg.vecdot(_flat(stack), other, axis=-1) for stack in stacks]
     return xp.stack(products, axis=1)
 
 
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
     xp = array_namespace(stack)
-    flat = xp.reshape(stack, (stack.shape[0], -1))
+    flat = _flat(stack)
     return xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1))
 
 

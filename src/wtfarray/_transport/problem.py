@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array
@@ -68,12 +69,15 @@ class PlainRange:
         info = xp.finfo(data.dtype)
         bins = math.prod(data.shape[1:])
         # X / floor and its sums are finite; adding floor does not change values above threshold.
-        floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
+        lightest, heaviest, smallest = to_host(
+            xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
+        ).tolist()
+        floor = 16.0 * max(float(info.smallest_normal), heaviest / float(info.max))
         threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
         # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
-        least = min(1.0, float(xp.min(mass)) / bins**2)
+        least = min(1.0, lightest / bins**2)
         weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
-        return cls(floor, threshold, bool(xp.all(data > 0)), weakest * least >= threshold)
+        return cls(floor, threshold, smallest > 0, weakest * least >= threshold)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

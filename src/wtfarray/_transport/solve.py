@@ -176,6 +176,8 @@ def _scale(problem: TransportProblem) -> float:
 def _sums(*values: Array) -> list[float]:
     """Sums over the samples, on the host."""
     xp = array_namespace(values[0])
+    if len(values) == 1:
+        return [float(xp.sum(values[0]))]
     sums: list[float] = to_host(xp.stack([xp.sum(numbers) for numbers in values])).tolist()
     return sums
 
