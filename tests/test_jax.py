@@ -243,3 +243,67 @@ class TestRefused:
     def test_other_losses_are_refused(self):
         with pytest.raises(TypeError, match="loss is a Frobenius: expected Wasserstein"):
             wasserstein_loss(*samples(1.0), wtf.Frobenius())
+
+
+@pytest.mark.parametrize("lam", LAMS)
+class TestPotential:
+    """Warm starts between the steps of a training loop, eager and compiled."""
+
+    def test_value_and_gradient_are_those_of_a_cold_start(self, lam):
+        X, Y = samples(lam)
+
+        def summed(Y, g):
+            values, g = each(X, Y, LOSSES[lam], potential=g, return_potential=True)
+            return jnp.sum(values), g
+
+        both = jax.value_and_grad(summed, has_aux=True)
+        (cold, g), expected = both(Y, None)
+        assert g.shape == Y.shape
+        for start in (g, jnp.zeros_like(Y), 1e200 * Y):
+            for evaluate in (both, jax.jit(both)):
+                (warm, _), gradient = evaluate(Y, start)
+                assert float(warm) == pytest.approx(float(cold), rel=1e-10)
+                np.testing.assert_allclose(to_numpy(gradient), to_numpy(expected), atol=1e-4)
+
+    def test_solution_takes_one_iteration(self, lam):
+        """After one iteration, from elsewhere, the lower bound is not yet tight."""
+        X, Y = samples(lam)
+        values, g = each(X, Y, LOSSES[lam], return_potential=True)
+        one = partial(wasserstein_loss, X, Y, LOSSES[lam], max_iter=1, tol=1e-8)
+        exact = float(jnp.sum(values))
+        assert float(one(potential=g)) == pytest.approx(exact, rel=1e-9)
+        assert float(one(potential=0.0 * g)) < exact - 1e-5 * abs(exact)
+
+    def test_no_gradient_flows_through_the_potential(self, lam):
+        X, Y = samples(lam)
+
+        def f(g, Y):
+            value, new = wasserstein_loss(
+                X, Y, LOSSES[lam], tol=1e-12, potential=g, return_potential=True
+            )
+            return value + jnp.sum(new)
+
+        in_potential, in_Y = jax.grad(f, argnums=(0, 1))(0.1 * Y, Y)
+        assert not in_potential.any()
+        expected = jax.grad(lambda Y: jnp.sum(each(X, Y, LOSSES[lam])))(Y)
+        np.testing.assert_allclose(to_numpy(in_Y), to_numpy(expected), atol=1e-4)
+
+
+def test_bad_potentials_are_refused_and_are_nan_when_traced():
+    X, Y = samples(1.0)
+    bad = jnp.zeros_like(Y).at[1, 2].set(math.nan)
+    with pytest.raises(ValueError, match=r"potential is nan at index \(1, 2\): expected finite"):
+        each(X, Y, LOSSES[1.0], potential=bad)
+    for other, error, message in (
+        ([0.0], TypeError, "potential is a list: expected a JAX array"),
+        (Y[:1], ValueError, r"potential has shape \(1, 4\): expected \(3, 4\)"),
+        (Y.astype("float32"), TypeError, "potential has dtype float32 and X float64"),
+    ):
+        with pytest.raises(error, match=message):
+            each(X, Y, LOSSES[1.0], potential=other)
+    compiled = jax.jit(lambda g: each(X, Y, LOSSES[1.0], potential=g, return_potential=True))
+    values, g = compiled(bad)
+    assert jnp.isnan(values).tolist() == [False, True, False]
+    assert not g[1].any()  # a valid start for the next step
+    values, _ = compiled(g)
+    assert bool(jnp.all(jnp.isfinite(values)))

@@ -298,3 +298,106 @@ class TestRefused:
         wasserstein_loss(X, Y.requires_grad_(), loss_of(1.0)).backward()
         assert torch.equal(X, before[0])
         assert torch.equal(Y, before[1])
+
+
+class TestPotential:
+    """Warm starts between the steps of a training loop."""
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_value_and_gradients_are_those_of_a_cold_start(self, device, lam):
+        X, Y = tensors(device, lam)
+        X.requires_grad_()
+        Y.requires_grad_()
+        loss = loss_of(lam)
+        before = Y.detach() * 1.02 if lam == 1.0 else X.detach()
+        _, g = wasserstein_loss(X, before, loss, tol=1e-12, return_potential=True)
+        cold = wasserstein_loss(X, Y, loss, tol=1e-12)
+        warm = wasserstein_loss(X, Y, loss, tol=1e-12, potential=g)
+        torch.testing.assert_close(warm, cold, rtol=1e-10, atol=0.0)
+        expected = torch.autograd.grad(cold, (X, Y))
+        for found, other in zip(torch.autograd.grad(warm, (X, Y)), expected, strict=True):
+            torch.testing.assert_close(found, other, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_potential_of_a_step_saves_iterations_in_the_next(self, device, lam, monkeypatch):
+        counted = []
+        original = wtf.Wasserstein.solve
+
+        def solve(*arguments, **options):
+            counted.append(original(*arguments, **options))
+            return counted[-1]
+
+        monkeypatch.setattr(wtf.Wasserstein, "solve", solve)
+        X, Y = tensors(device, lam, (4, 32))
+        loss = loss_of(lam, n=32, eps=0.01)
+        _, g = wasserstein_loss(X, Y, loss, return_potential=True)
+        Y = Y * (1.0 + 1e-3 * torch.sin(torch.arange(32.0, device=device)))
+        if math.isinf(lam):
+            Y = Y * X.sum(dim=1, keepdim=True) / Y.sum(dim=1, keepdim=True)
+        wasserstein_loss(X, Y, loss)
+        wasserstein_loss(X, Y, loss, potential=g)
+        _, cold, warm = (solution.n_iter for solution in counted)
+        assert warm <= 0.75 * cold
+
+    def test_potential_is_that_of_wasserstein(self, device):
+        X, Y = tensors(device, 1.0)
+        _, g = wasserstein_loss(X, Y, loss_of(1.0), tol=1e-9, return_potential=True)
+        expected = wtf.wasserstein(X, Y, loss_of(1.0), tol=1e-9).potential
+        assert g.shape == Y.shape
+        torch.testing.assert_close(g, expected)
+
+    def test_no_gradient_flows_through_the_potential(self, device):
+        X, Y = tensors(device, 1.0)
+        g = torch.zeros_like(Y).requires_grad_()
+        value, new = wasserstein_loss(
+            X, Y.requires_grad_(), loss_of(1.0), potential=g, return_potential=True
+        )
+        assert not new.requires_grad
+        assert torch.autograd.grad(value, g, allow_unused=True) == (None,)
+
+    def test_same_arguments_give_the_same_result(self, device):
+        X, Y = tensors(device, 1.0)
+        first = wasserstein_loss(X, Y, loss_of(1.0), return_potential=True)
+        wasserstein_loss(X, Y, loss_of(1.0), potential=first[1])
+        again = wasserstein_loss(X, Y, loss_of(1.0), return_potential=True)
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+    @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, 0, None)])
+    def test_vmap_maps_potentials(self, device, in_dims):
+        X, Y = tensors(device, 1.0, (3, 2, 4))
+        start = torch.zeros_like(X) if in_dims[2] == 0 else torch.zeros_like(X[0])
+
+        def both(x, y, g):
+            return wasserstein_loss(
+                x, y, loss_of(1.0), tol=1e-12, potential=g, return_potential=True
+            )
+
+        values, potentials = torch.func.vmap(both, in_dims=in_dims)(X, Y, start)
+        for k in range(3):
+            value, g = both(X[k], Y[k], torch.zeros_like(X[k]))
+            torch.testing.assert_close(values[k], value)
+            torch.testing.assert_close(potentials[k], g, rtol=1e-5, atol=1e-5)
+
+    def test_func_grad_returns_the_potential_as_auxiliary_output(self, device):
+        X, Y = tensors(device, 1.0)
+
+        def both(Y):
+            return wasserstein_loss(X, Y, loss_of(1.0), tol=1e-9, return_potential=True)
+
+        gradient, g = torch.func.grad(both, has_aux=True)(Y)
+        expected = wtf.wasserstein(X, Y, loss_of(1.0), tol=1e-9)
+        torch.testing.assert_close(gradient, expected.gradient)
+        torch.testing.assert_close(g, expected.potential)
+
+    def test_bad_potentials_are_refused(self, device):
+        X, Y = tensors(device, 1.0)
+        for bad, error, message in (
+            (Y.tolist(), TypeError, "potential is a list: expected a torch tensor"),
+            (Y[:1], ValueError, r"potential has shape \(1, 4\): expected \(2, 4\)"),
+            (Y.to(torch.float32), TypeError, "potential has dtype torch.float32 and X torch.float"),
+            (Y * math.nan, ValueError, r"potential is nan at index \(0, 0\) and at 7 more places"),
+        ):
+            with pytest.raises(error, match=message):
+                wasserstein_loss(X, Y, loss_of(1.0), potential=bad)
+        with pytest.raises(ValueError, match="return_potential is 'yes': expected one of"):
+            wasserstein_loss(X, Y, loss_of(1.0), return_potential="yes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from wtfarray._dispatch import smoothing_levels
 from wtfarray._losses.gradients import (
     REDUCTIONS,
     SECOND_DERIVATIVE,
+    Gradients,
+    Reduction,
     gradients_at,
     training_tolerance,
 )
@@ -46,9 +48,43 @@ from wtfarray._transport.feasibility import (
 )
 from wtfarray._transport.kernels import are_finite, potential_range
 from wtfarray._transport.problem import TransportProblem
-from wtfarray._transport.solve import LEVEL_GAP, LEVEL_ITERATIONS, centred
+from wtfarray._transport.solve import LEVEL_ITERATIONS, centred, within_reach
 
 __all__ = ["wasserstein_loss"]
+
+
+LEVEL_GAP = 1e-2
+"""Relative gap at which a level of larger eps ends."""
+
+
+@overload
+def wasserstein_loss(
+    X: Array,
+    Y: Array,
+    /,
+    loss: Wasserstein,
+    *,
+    tol: float | None = ...,
+    max_iter: int = ...,
+    reduction: Reduction = ...,
+    potential: Array | None = ...,
+    return_potential: Literal[False] = ...,
+) -> Array: ...
+
+
+@overload
+def wasserstein_loss(
+    X: Array,
+    Y: Array,
+    /,
+    loss: Wasserstein,
+    *,
+    tol: float | None = ...,
+    max_iter: int = ...,
+    reduction: Reduction = ...,
+    potential: Array | None = ...,
+    return_potential: Literal[True],
+) -> tuple[Array, Array]: ...
 
 
 def wasserstein_loss(
@@ -59,8 +95,10 @@ def wasserstein_loss(
     *,
     tol: float | None = None,
     max_iter: int = 2000,
-    reduction: Literal["sum", "mean", "none"] = "sum",
-) -> Array:
+    reduction: Reduction = "sum",
+    potential: Array | None = None,
+    return_potential: bool = False,
+) -> Array | tuple[Array, Array]:
     """
     The smoothed Wasserstein loss between X and Y, differentiable in both.
 
@@ -77,24 +115,35 @@ def wasserstein_loss(
     loss : Wasserstein
         Costs, eps, lam and transported modes; each index of the other modes is one sample.
     tol : float, optional
-        Relative duality gap, as in `wtfarray.wasserstein`; 1e-6 for float64 and 1e-3 for float32 if
-        None. The error of the gradient is of the order of its square root.
+        Relative duality gap, as in `wtfarray.wasserstein`. If None, 1e-3 for float32, and for
+        float64 1e-6 or, if balanced, 1e-4. The error of the gradient is of the order of its square
+        root or, if balanced, of the gap itself.
     max_iter : int
         Largest number of iterations.
     reduction : {"sum", "mean", "none"}
         Sum or mean over the samples, or the loss of each sample.
+    potential : array, optional
+        A warm start, of the shape and dtype of Y: the potential that an earlier step returned for
+        the same samples. It decides how many iterations are needed, not where they end: the
+        tolerance is the same. It may be traced; no gradient flows through it.
+    return_potential : bool
+        Whether to return the potential as well, detached, for the next step. Nothing is kept
+        between calls otherwise.
 
     Returns
     -------
-    array
+    value : array
         A scalar, or for "none" one number per sample, in the shape of the modes that are not
         transported.
+    potential : array
+        The Kantorovich potential g, of the shape of Y; only if ``return_potential``.
 
     Notes
     -----
     Compiled code cannot raise errors: where values are traced, as under ``jax.jit``, the loss of an
-    invalid sample is NaN. Nor can it warn if ``max_iter`` is reached; the value is a lower bound
-    even then.
+    invalid sample is NaN, also of one whose ``potential`` is not finite, and the potential that is
+    returned for it is 0: a valid start. Nor can it warn if ``max_iter`` is reached; the value is a
+    lower bound even then.
 
     Where Y (or X) is 0 the derivative is -inf. The gradient holds the derivative at the smallest
     normal number instead, which is large and finite.
@@ -115,6 +164,9 @@ def wasserstein_loss(
     >>> gradient = jax.jit(jax.grad(objective))(jnp.zeros((2, 8)))
     >>> jnp.argmax(-gradient, axis=1).tolist()  # towards the targets
     [2, 5]
+    >>> value, g = wasserstein_loss(target, target, loss, return_potential=True)
+    >>> bool(value == wasserstein_loss(target, target, loss, potential=g))
+    True
     """
     one_of("reduction", reduction, REDUCTIONS)
     X, Y = _array("X", X), _array("Y", Y)
@@ -124,15 +176,20 @@ def wasserstein_loss(
         raise ValueError(msg)
     check_shape("Y", Y, tuple(X.shape))
     same_dtype("Y", Y, "X", X)
-    tol = training_tolerance(tol, Y)
+    if potential is not None:
+        potential = lax.stop_gradient(_array("potential", potential))
+        check_shape("potential", potential, tuple(X.shape))
+        same_dtype("potential", potential, "X", X)
+    one_of("return_potential", return_potential, (False, True))
+    tol = training_tolerance(tol, Y, loss.lam)
     max_iter = positive_integer("max_iter", max_iter)
     # On the host, because the costs have to be read while the data are traced.
     loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)
     settings = Settings.of(loss, tuple(X.shape), tol, max_iter)
-    values = _values(X, Y, loss.costs, settings)
-    if reduction == "none":
-        return values
-    return jnp.sum(values) if reduction == "sum" else jnp.mean(values)
+    value, g = _values(X, Y, potential, loss.costs, settings)
+    if reduction != "none":
+        value = jnp.sum(value) if reduction == "sum" else jnp.mean(value)
+    return (value, g) if return_potential else value
 
 
 def _array(name: str, array: Array) -> Array:
@@ -179,29 +236,37 @@ class Settings:
         )
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(3,))
-def _values(X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings) -> Array:
-    """The loss of each sample, in the shape of the sample modes."""
-    return _solution(X, Y, costs, settings)[0]
+@partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _values(
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+) -> tuple[Array, Array]:
+    """The loss of each sample, in the shape of the sample modes, and its potential."""
+    solution = _solution(X, Y, potential, costs, settings)
+    return solution.values, solution.potential
 
 
 @_values.defjvp
-def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    values, gradient_X, gradient_Y = _solution(*primals, settings)
-    change = gradient_X * tangents[0] + gradient_Y * tangents[1]
-    return values, jnp.sum(change, axis=settings.transported)
+def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    solution = _solution(*primals, settings)
+    change = solution.in_X * tangents[0] + solution.in_Y * tangents[1]
+    changes = jnp.sum(change, axis=settings.transported), jnp.zeros_like(solution.potential)
+    return (solution.values, solution.potential), changes
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(3,))
+@partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _solution(
-    X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
-) -> tuple[Array, Array, Array]:
-    """The loss of each sample, and its gradients in X and in Y."""
-    if not any(isinstance(array, jax.core.Tracer) for array in (X, Y, *costs)):
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+) -> Gradients:
+    """The loss of each sample, its gradients in X and in Y, and its potential."""
+    arrays = (X, Y, *costs) if potential is None else (X, Y, *costs, potential)
+    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
         # On the host: the checks are many small operations, each of which JAX would compile.
         x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
-        Wasserstein(matrices, settings.eps, settings.lam, settings.modes).bind_pair(x, y)
-    return _compiled(X, Y, costs, settings)
+        loss = Wasserstein(matrices, settings.eps, settings.lam, settings.modes)
+        problem, _ = loss.bind_pair(x, y)
+        if potential is not None:
+            loss.bind_potential(problem, x, np.asarray(potential))
+    return _compiled(X, Y, potential, costs, settings)
 
 
 @_solution.defjvp
@@ -209,10 +274,10 @@ def _solution_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
     raise NotImplementedError(SECOND_DERIVATIVE)
 
 
-@partial(jax.jit, static_argnums=(3,))
+@partial(jax.jit, static_argnums=(4,))
 def _compiled(
-    X: Array, Y: Array, costs: tuple[Array, ...], settings: Settings
-) -> tuple[Array, Array, Array]:
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+) -> Gradients:
     """`_solution` without checks; the loss of invalid samples is NaN."""
     shape, moved = tuple(X.shape), settings.transported
     order = (*(k for k in range(X.ndim) if k not in moved), *moved)
@@ -235,7 +300,10 @@ def _compiled(
     components = settings.components
     if components is not None:
         refused = refused | jnp.any(wrong_component_mass(problem, Y, components), axis=1)
+    start = jnp.zeros_like(Y) if potential is None else stack(problem, potential)
+    refused = refused | jnp.any(~jnp.isfinite(start), axis=tuple(range(1, Y.ndim)))
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
+    start = jnp.where(spread(refused, start), 0.0, start)
     problem = problem_at(settings.eps, data)
     Y = of_equal_mass(problem, Y, components)
 
@@ -245,20 +313,22 @@ def _compiled(
         eps, tol, max_iter = setting
         return solve_compiled(problem_at(eps, data), found[0], Y, tol, max_iter), None
 
-    coarse = len(settings.levels) - 1
-    eps = jnp.asarray([settings.eps * level for level in settings.levels], dtype=Y.dtype)
+    levels = settings.levels
+    if potential is not None:
+        levels, start = levels[-1:], within_reach(problem, start, Y)
+    coarse = len(levels) - 1
+    eps = jnp.asarray([settings.eps * level for level in levels], dtype=Y.dtype)
     tols = jnp.asarray([LEVEL_GAP] * coarse + [settings.tol], dtype=Y.dtype)
     most = jnp.asarray([min(LEVEL_ITERATIONS, settings.max_iter)] * coarse + [settings.max_iter])
-    start = (jnp.zeros_like(Y), jnp.zeros_like(problem.mass))
-    (g, values), _ = lax.scan(level, start, (eps, tols, most))
+    found = (start, jnp.zeros_like(problem.mass))
+    (g, values), _ = lax.scan(level, found, (eps, tols, most))
     if problem.conserves_mass:
         g = centred(g, Y)
-    gradient_X, gradient_Y = gradients_at(problem, Y, g)
+    in_X, in_Y = gradients_at(problem, Y, g)
     if problem.conserves_mass and not settings.all_finite:
         refused = refused | is_infinite(problem, values)
-    values = jnp.where(refused, math.nan, values)
-    gradient_X, gradient_Y = (
-        unstack(problem, jnp.where(spread(refused, part), math.nan, part), shape)
-        for part in (gradient_X, gradient_Y)
-    )
-    return jnp.reshape(values, [shape[k] for k in order if k not in moved]), gradient_X, gradient_Y
+    values, in_X, in_Y = (jnp.where(spread(refused, A), math.nan, A) for A in (values, in_X, in_Y))
+    g = jnp.where(spread(refused, g), 0.0, g)  # a valid start, should the sample become so
+    in_X, in_Y, g = (unstack(problem, A, shape) for A in (in_X, in_Y, g))
+    values = jnp.reshape(values, [shape[k] for k in order if k not in moved])
+    return Gradients(values, in_X, in_Y, g)

@@ -144,12 +144,30 @@ class TestLossesAndGradients:
     def test_are_the_gradients_at_the_solution(self, array, lam):
         X, Y = samples_with_zeros(lam)
         loss = wtf.Wasserstein(COST, EPS, lam)
-        values, *gradients = losses_and_gradients(array(X), array(Y), loss, 1e-12, 5000)
+        values, *gradients, _ = losses_and_gradients(array(X), array(Y), loss, 1e-12, 5000)
         exact = [solve_exactly(x, y, COST, EPS, lam).value for x, y in zip(X, Y, strict=True)]
         np.testing.assert_allclose(to_numpy(values), exact, atol=1e-10)
         expected = found_gradients(array, X, Y, lam)
         for found, other in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(to_numpy(found), other, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("costs", ["finite", "infinite"])
+    @some_lam
+    def test_products_of_the_certificate_are_not_reused_where_they_differ(self, array, lam, costs):
+        """Empty samples, and bins that no mass of X can reach."""
+        X, Y = samples_with_zeros(lam)
+        X[1] = 0.0
+        Y[1] = 0.0 if math.isinf(lam) else Y[1]
+        loss = wtf.Wasserstein(COST, EPS, lam)
+        if costs == "infinite":
+            X[0], Y[0] = [1.0, 0, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0, 0]
+            X[2] = Y[2] = X[0]
+            loss = loss_with(band(1), lam, eps=EPS)
+        found = losses_and_gradients(array(X), array(Y), loss, 1e-10, 5000)
+        problem, stacked = loss.bind_pair(array(X), array(Y))
+        expected = gradients_at(problem, stacked, found.potential)
+        for gradient, other in zip(found[1:3], expected, strict=True):
+            np.testing.assert_allclose(to_numpy(gradient), to_numpy(other), rtol=1e-12)
 
     def test_gradients_have_the_modes_of_the_data(self, array):
         """Transport along the first mode: the stack is the transpose."""

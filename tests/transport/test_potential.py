@@ -125,7 +125,7 @@ class TestOverflow:
         u = wtf.wasserstein(X, Y, loss, tol=1e-10).gradient
         found = wtf.wasserstein(array(X, dtype), array(factor * Y, dtype), loss, tol=1e-6)
         expected = lam - (lam - u) / factor
-        np.testing.assert_allclose(to_numpy(found.gradient), expected, rtol=1e-3)
+        np.testing.assert_allclose(to_numpy(found.gradient), expected, rtol=1e-2)
 
     def test_fit_of_fixed_atoms_is_not_clamped(self, array):
         """The objective in float32 is that in float64, whatever the size of the dual variable."""

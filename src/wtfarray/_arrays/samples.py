@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 
 
@@ -26,54 +26,53 @@ class Stacked(Protocol):
 
 def stack(bound: Stacked, tensor: Array) -> Array:
     """Permute and reshape a tensor of the shape of the data to a stack (N, m_1, ..., m_t)."""
-    xp = namespace_of(tensor)
+    xp = array_namespace(tensor)
     return xp.reshape(xp.permute_dims(tensor, bound.order), tuple(bound.data.shape))
 
 
 def unstack(bound: Stacked, stacked: Array, shape: tuple[int, ...]) -> Array:
     """The inverse of `stack`, for data of the given shape."""
-    xp = namespace_of(stacked)
+    xp = array_namespace(stacked)
     inverse = tuple(sorted(range(len(bound.order)), key=lambda k: bound.order[k]))
     return xp.permute_dims(xp.reshape(stacked, tuple(shape[k] for k in bound.order)), inverse)
 
 
 def mass_tolerance(array: Array) -> float:
     """Relative difference up to which two masses count as equal."""
-    return 1e-6 if array.dtype == namespace_of(array).float64 else 1e-3
+    return 1e-6 if array.dtype == array_namespace(array).float64 else 1e-3
 
 
 def flat(stack: Array) -> Array:
     """A stack (N, ...) as (N, m)."""
     if stack.ndim == 2:
         return stack
-    return namespace_of(stack).reshape(stack, (stack.shape[0], math.prod(stack.shape[1:])))
+    return array_namespace(stack).reshape(stack, (stack.shape[0], math.prod(stack.shape[1:])))
 
 
 def per_sample(stack: Array) -> Array:
     """Sum over everything but the first axis: (N, ...) to (N,)."""
-    return namespace_of(stack).sum(flat(stack), axis=1)
+    return array_namespace(stack).sum(flat(stack), axis=1)
 
 
 def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
     # Not xp.vecdot, which array-api-compat writes as a batch of small matrix products on torch.
-    return namespace_of(a).linalg.vecdot(flat(a), flat(b), axis=-1)
+    return array_namespace(a).linalg.vecdot(flat(a), flat(b), axis=-1)
 
 
 def inners(stacks: Sequence[Array], other: Array) -> Array:
     """Inner products, sample by sample, of several stacks with ``other``: (N, len(stacks))."""
-    xp = namespace_of(other)
-    flat = (other.shape[0], math.prod(other.shape[1:]))
-    other = xp.reshape(other, flat)
-    products = [xp.linalg.vecdot(xp.reshape(stack, flat), other, axis=-1) for stack in stacks]
+    xp = array_namespace(other)
+    other = flat(other)
+    products = [xp.linalg.vecdot(flat(stack), other, axis=-1) for stack in stacks]
     return xp.stack(products, axis=1)
 
 
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
-    xp = namespace_of(stack)
-    flat = xp.reshape(stack, (stack.shape[0], -1))
-    return xp.maximum(xp.max(flat, axis=1), -xp.min(flat, axis=1))
+    xp = array_namespace(stack)
+    rows = flat(stack)
+    return xp.maximum(xp.max(rows, axis=1), -xp.min(rows, axis=1))
 
 
 def spread(values: Array, like: Array) -> Array:
@@ -93,7 +92,7 @@ def filled_up(count: int) -> int:
 
 def take_samples(stack: Array, samples: NDArray[np.intp]) -> Array:
     """The samples of a stack (N, ...) with the given indices."""
-    xp = namespace_of(stack)
+    xp = array_namespace(stack)
     return xp.take(stack, xp.asarray(samples, device=device_of(stack)), axis=0)
 
 
@@ -101,4 +100,4 @@ def merge_samples(stack: Array, others: Array, samples: NDArray[np.intp]) -> Arr
     """Replace the samples of a stack with the given indices by the first ones of ``others``."""
     order = np.arange(stack.shape[0])
     order[samples] = stack.shape[0] + np.arange(len(samples))
-    return take_samples(namespace_of(stack).concat([stack, others]), order)
+    return take_samples(array_namespace(stack).concat([stack, others]), order)

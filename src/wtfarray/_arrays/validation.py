@@ -92,18 +92,20 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
     if array.ndim == 0 or math.prod(array.shape) == 0:
         msg = f"{name} has shape {tuple(array.shape)}: expected at least one mode, none empty"
         raise ValueError(msg)
-    refuse_where(~xp.isfinite(array), name, array, "finite values")
-    refuse_where(array < 0, name, array, "non-negative values")
+    # One pass for valid data, which NaN and inf are not either.
+    if not bool(xp.all((array >= 0) & (array < math.inf))):
+        refuse_where(~xp.isfinite(array), name, array, "finite values")
+        refuse_where(array < 0, name, array, "non-negative values")
     return array
 
 
 def as_data(name: str, array: Array, xp: Namespace) -> Array:
     """Return non-negative, finite floating data with at least one positive entry."""
     array = as_nonnegative(name, array, xp)
-    if not bool(xp.any(array > 0)):
+    info, total = xp.finfo(array.dtype), float(xp.sum(array))
+    if total == 0.0 and not bool(xp.any(array > 0)):
         msg = f"{name} is zero everywhere: expected at least one positive entry"
         raise ValueError(msg)
-    info, total = xp.finfo(array.dtype), float(xp.sum(array))
     least, most = math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
     if not least <= total <= most:
         # Products of such numbers would underflow or overflow.

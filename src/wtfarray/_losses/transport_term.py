@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
@@ -31,7 +31,7 @@ class TransportTerm:
         self.problem = problem
         self.shape = shape
         self.weights = weights
-        xp = namespace_of(problem.data)
+        xp = array_namespace(problem.data)
         self.state = xp.zeros_like(problem.data)
         self.scale = problem.kernel.eps * float(self._sum(problem.mass))
         samples = problem.data.shape[0]
@@ -95,7 +95,7 @@ class TransportTerm:
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until the estimated error is below the tolerance."""
-        xp = namespace_of(model)
+        xp = array_namespace(model)
         Y = stack(self.problem, model)
         if bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
             # The loss of a sample whose model is empty is infinite; the state stays.
@@ -111,7 +111,7 @@ class TransportTerm:
         self._latest = None
 
     def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
-        xp = namespace_of(Y)
+        xp = array_namespace(Y)
         solver = self._solver(k)
         before = solver.evaluations
         problem = solver.problem
@@ -131,7 +131,7 @@ class TransportTerm:
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
     ) -> tuple[Iterate, float, bool]:
         """The first iterate of a batch that meets the tolerance, or the last, and its error."""
-        mass = float(namespace_of(self.state).sum(self.problem.mass[self._slices[k]]))
+        mass = float(array_namespace(self.state).sum(self.problem.mass[self._slices[k]]))
         for n in itertools.count(1):
             point = next(points)
             # The estimate holds near the solution only, and is too small after a predicted step.
@@ -162,7 +162,7 @@ class TransportTerm:
 
     def _joined(self, parts: list[_Part]) -> TermValue:
         """Combine the batches, and update the state."""
-        xp = namespace_of(parts[0].u)
+        xp = array_namespace(parts[0].u)
         one = len(parts) == 1
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
@@ -178,13 +178,13 @@ class TransportTerm:
 
     def _sum(self, values: Array, k: int | None = None) -> Array:
         """The weighted sum over the samples, of all or of batch k."""
-        xp = namespace_of(values)
+        xp = array_namespace(values)
         if self.weights is None:
             return xp.sum(values)
         return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
 
     def _largest_weight(self) -> Array:
-        return namespace_of(self.weights).max(self.weights)
+        return array_namespace(self.weights).max(self.weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
-from wtfarray._arrays.samples import stack, unstack
+from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.samples import unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
-    as_potential,
     common_namespace,
     instance_of,
     positive_integer,
     positive_number,
-    same_dtype,
 )
 from wtfarray._losses.wasserstein import Wasserstein
 
@@ -93,16 +90,14 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
-    named = {"X": X, "Y": Y} if potential is None else {"X": X, "Y": Y, "potential": potential}
-    xp = common_namespace(**named)
+    common_namespace(X=X, Y=Y)
     max_iter = positive_integer("max_iter", max_iter)
     tol = None if tol is None else positive_number("tol", tol)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
     problem, stacked = loss.bind_pair(X, Y)
     shape = tuple(X.shape)
     if potential is not None:
-        potential = as_potential("potential", potential, shape, xp)
-        potential = stack(problem, same_dtype("potential", potential, "X", problem.data))
+        potential = loss.bind_potential(problem, X, potential)
     solution = loss.solve(problem, stacked, tol=tol, max_iter=max_iter, potential=potential)
     return TransportResult(
         array_namespace(solution.values).sum(solution.values),

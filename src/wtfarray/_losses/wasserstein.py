@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -198,6 +197,12 @@ class Wasserstein:
         check_shape("Y", Y, shape)
         Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
         return problem, feasible_target(problem, Y, shape)
+
+    def bind_potential(self, problem: TransportProblem, X: Array, potential: Array) -> Array:
+        """A warm start for the bound data X, stacked; refuse one that does not fit them."""
+        xp = common_namespace(X=X, potential=potential)
+        potential = as_potential("potential", potential, tuple(X.shape), xp)
+        return stack(problem, same_dtype("potential", potential, "X", problem.data))
 
     def solve(
         self,

@@ -3,9 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from array_api_compat import array_namespace
-
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     axis_index,
@@ -115,7 +113,7 @@ def mode_product(tensor: Array, matrix: Array, mode: int, /) -> Array:
 
 def apply_to_mode(tensor: Array, matrix: Array, mode: int) -> Array:
     """`mode_product` without checks, by batched products without a copy of the tensor."""
-    xp = namespace_of(tensor)
+    xp = array_namespace(tensor)
     shape = tuple(tensor.shape)
     before, n, after = math.prod(shape[:mode]), shape[mode], math.prod(shape[mode + 1 :])
     if mode == tensor.ndim - 1 and mode > 0:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
@@ -50,12 +49,12 @@ class FactorisationProblem:
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor, in the shape of the data."""
         tensor = self.model.tensor(blocks)
-        return namespace_of(tensor).reshape(tensor, self.shape)
+        return array_namespace(tensor).reshape(tensor, self.shape)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
         rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
-        return self.model.adjoints(namespace_of(dual).reshape(dual, rows), blocks)
+        return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
 
     def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
         """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
@@ -144,7 +143,7 @@ class JointObjective:
         return blocks
 
     def _split(self, x: Array) -> list[Array]:
-        xp = namespace_of(x)
+        xp = array_namespace(x)
         parts, start = [], 0
         for shape in self._shapes:
             size = math.prod(shape)
@@ -154,7 +153,7 @@ class JointObjective:
 
     def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
         """The value, with an estimated error below ``tolerance`` if possible, and the gradient."""
-        xp = namespace_of(x)
+        xp = array_namespace(x)
         problem = self.problem
         self.evaluations += 1
         with np.errstate(over="ignore", invalid="ignore"):
@@ -202,7 +201,7 @@ class JointObjective:
         the objective decreases in that direction. It is raised to the value at which its entropy
         balances the remaining gradient, within a bound.
         """
-        xp = namespace_of(point.x)
+        xp = array_namespace(point.x)
         parts, gain = [], 0.0
         vectors = (self._split(vector) for vector in (point.x, point.gradient))
         for k, p, pulled in zip(self.problem.free, *vectors, strict=True):

@@ -5,19 +5,19 @@ The Euclidean metric in p is the Fisher metric in A. Every p gives a feasible bl
 unconstrained.
 """
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import Constraint, constrained_axes
 
 
 def to_sphere(block: Array) -> Array:
     """The p that represents a non-negative block."""
-    return namespace_of(block).sqrt(block)
+    return array_namespace(block).sqrt(block)
 
 
 def from_sphere(p: Array, constraint: Constraint) -> Array:
     """The block that p represents."""
-    xp = namespace_of(p)
+    xp = array_namespace(p)
     squares = p * p
     axes = constrained_axes(constraint, p.ndim)
     return squares if axes is None else squares / xp.sum(squares, axis=axes, keepdims=True)
@@ -25,7 +25,7 @@ def from_sphere(p: Array, constraint: Constraint) -> Array:
 
 def pull_back(p: Array, block: Array, gradient: Array, constraint: Constraint) -> Array:
     """The gradient in p, from the gradient in the block."""
-    xp = namespace_of(p)
+    xp = array_namespace(p)
     axes = constrained_axes(constraint, p.ndim)
     if axes is None:
         return 2.0 * p * gradient
@@ -35,7 +35,7 @@ def pull_back(p: Array, block: Array, gradient: Array, constraint: Constraint) -
 
 def push_forward(p: Array, pulled: Array, constraint: Constraint) -> tuple[Array, Array]:
     """The block, and the gradient in it along the constraint: the inverse of `pull_back`."""
-    xp = namespace_of(p)
+    xp = array_namespace(p)
     axes = constrained_axes(constraint, p.ndim)
     nonzero = p != 0
     gradient = xp.where(nonzero, 0.5 * pulled / xp.where(nonzero, p, 1.0), 0.0)

@@ -16,7 +16,7 @@ from array_api_compat import device as device_of
 from array_api_compat import is_writeable_array
 from numpy.typing import NDArray
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, merge_samples, take_samples
 from wtfarray._arrays.typing import Array
 
@@ -57,7 +57,7 @@ class Secants(NamedTuple):
 
 def new_secants(memory: int, weights: Array) -> Secants:
     """No pairs yet; the ``weights`` of the norm, (N, m), need not be normalised."""
-    xp = namespace_of(weights)
+    xp = array_namespace(weights)
     samples, bins = weights.shape
     kind = {"dtype": xp.float32, "device": device_of(weights)}
     total = xp.sum(weights, axis=1, keepdims=True)
@@ -73,7 +73,7 @@ def new_secants(memory: int, weights: Array) -> Secants:
 
 
 def _ridge(identity: Array) -> float:
-    return RIDGE if identity.dtype == namespace_of(identity).float64 else SINGLE_RIDGE
+    return RIDGE if identity.dtype == array_namespace(identity).float64 else SINGLE_RIDGE
 
 
 def _without_pairs(identity: Array) -> Array:
@@ -99,7 +99,7 @@ def accelerated(
     the addition, (N, m), of length ``max_step`` at the most. The rings that are passed are
     overwritten if the library can do so.
     """
-    xp = namespace_of(move)
+    xp = array_namespace(move)
     moves, changes, lengths, inverse, valid, weights, identity, slot = secants
     single, double = valid.dtype, identity.dtype
     move, change = xp.astype(move, single), xp.astype(change, single)
@@ -138,7 +138,7 @@ def predicted(secants: Secants, difference: Array, max_step: Array | float) -> A
 
 def _shares(secants: Secants, difference: Array, max_step: Array | float) -> Array:
     """The coefficients of the pairs, (N, memory), by least squares."""
-    xp = namespace_of(difference)
+    xp = array_namespace(difference)
     valid, inverse = secants.valid, secants.inverse
     weighted = xp.astype(difference, valid.dtype) * secants.weights
     products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * valid
@@ -150,7 +150,7 @@ def _shares(secants: Secants, difference: Array, max_step: Array | float) -> Arr
 
 
 def _combined(secants: Secants, shares: Array, dtype: object) -> Array:
-    xp = namespace_of(shares)
+    xp = array_namespace(shares)
     return xp.astype(xp.matmul(shares[:, None, :], secants.moves)[:, 0, :], dtype)
 
 
@@ -161,7 +161,7 @@ def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) ->
     The row ends with the diagonal... by two corrections of rank one: the Schur complement without the old row, and
     the bordering with the new one.
     """
-    xp = namespace_of(inverse)
+    xp = array_namespace(inverse)
     unit = identity[slot, ...]
     old = inverse[:, :, slot]
     others = row * (1.0 - unit)
@@ -175,7 +175,7 @@ def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) ->
 
 def without(secants: Secants, samples: Array) -> Secants:
     """Forget all pairs of the given samples, (N,) bool."""
-    xp = namespace_of(samples)
+    xp = array_namespace(samples)
     kept = xp.astype(~samples, secants.valid.dtype)
     reset = _without_pairs(secants.identity)
     inverse = xp.where(samples[:, None, None], reset, secants.inverse)
@@ -190,7 +190,7 @@ def secants_of(secants: Secants, samples: NDArray[np.intp]) -> Secants:
 
 def merged(secants: Secants, others: Secants, samples: NDArray[np.intp]) -> Secants:
     """Replace the pairs of some samples by ``others``, whose oldest pair may be elsewhere."""
-    xp = namespace_of(secants.moves)
+    xp = array_namespace(secants.moves)
     shift = int(secants.slot) - int(others.slot)
     stacks = []
     for name in ("moves", "changes", "lengths", "inverse", "valid"):

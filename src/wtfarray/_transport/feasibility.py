@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import mass_tolerance, per_sample, spread, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where

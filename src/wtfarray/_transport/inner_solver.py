@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import prefers_newton
 from wtfarray._transport.iterate import InnerSolver
@@ -42,7 +42,7 @@ def solve_to_gap(
 
     Returns g and the number of iterations.
     """
-    xp = namespace_of(Y)
+    xp = array_namespace(Y)
     problem = solver.problem
     factor = gap_factor(problem)
     limit, check = math.inf, math.inf

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.typing import Array
+from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 
 
@@ -42,11 +43,17 @@ class Iterate:
 
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
-        xp = namespace_of(self.g)
+        xp = array_namespace(self.g)
         weights = xp.abs(self.gradient)  # q + |s - q| >= max(q, s)
         weights += self.marginal.q
         weights *= self.log_ratio
         return inner(self.log_ratio, weights) * (0.5 * factor)
+
+
+def dual_values(problem: TransportProblem, point: Iterate, Y: Array) -> Array:
+    """Lower bounds of the loss at an iterate, (N,), from the marginal that it knows."""
+    values = dual_product(point.g, Y, problem.lam, problem.kernel.flow)
+    return values - problem.value(point.marginal) - problem.mass * point.shift
 
 
 class InnerSolver(Protocol):
@@ -88,7 +95,7 @@ def translation(
 
     Also returns ``Y exp(-g/lam)`` of the translated g, 0 where not ``live``.
     """
-    xp = namespace_of(g)
+    xp = array_namespace(g)
     lam, mass = problem.lam, problem.mass
     if live is not None:
         g = xp.where(live, g, math.inf)

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import filled_up
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import keeps_both_layouts, sums_over_pairs
@@ -77,7 +76,7 @@ class GibbsKernel:
         *others, last = self.matrices
         if not keeps_both_layouts(last.shape[0]):
             return self.matrices
-        xp = namespace_of(last)
+        xp = array_namespace(last)
         rows = xp.reshape(xp.reshape(last.mT, (-1,)), last.shape)
         return (*others, rows.mT)
 
@@ -121,7 +120,7 @@ class GibbsKernel:
 
     def product_cost(self, sources: Array, targets: Array) -> Array:
         """``<C, a b^T>`` of each sample, (N,), for finite costs."""
-        xp = namespace_of(sources)
+        xp = array_namespace(sources)
         total = xp.zeros_like(xp.reshape(sources, (sources.shape[0], -1))[:, 0])
         for axis, cost in enumerate(self.costs, start=1):
             others = tuple(k for k in range(1, sources.ndim) if k != axis)
@@ -155,7 +154,7 @@ def potential_range(costs: Sequence[Array]) -> float:
 
 def _any_along(mask: Array, costs: tuple[Array, ...], *, all_finite: bool) -> Array:
     """Whether any bin of ``mask`` is at a finite cost; (N, 1, ..., 1) if all costs are finite."""
-    xp = namespace_of(mask)
+    xp = array_namespace(mask)
     if all_finite:
         return xp.any(mask, axis=tuple(range(1, mask.ndim)), keepdims=True)
     count = xp.astype(mask, costs[0].dtype)
@@ -172,14 +171,14 @@ def smallest_sum(dtype: object, terms: int, xp: Namespace) -> float:
 
 def from_logs(logs: Array, axis: int) -> tuple[Array, Array]:
     """Mantissa and scale of ``exp(logs)``: one scale per fibre, with mantissas of maximum 1."""
-    xp = namespace_of(logs)
+    xp = array_namespace(logs)
     top = xp.max(logs, axis=axis, keepdims=True)
     return xp.exp(logs - xp.where(top > -math.inf, top, 0.0)), top
 
 
 def to_logs(mantissa: Array, scale: Array) -> Array:
     """``log(mantissa exp(scale))``."""
-    xp = namespace_of(mantissa)
+    xp = array_namespace(mantissa)
     positive = mantissa > 0
     return xp.where(positive, xp.log(xp.where(positive, mantissa, 1.0)) + scale, -math.inf)
 
@@ -193,7 +192,7 @@ def _log_apply(
     Before each product every fibre is scaled to a maximum of 1. Entries that underflow
     nevertheless are recomputed by log-sum-exps.
     """
-    xp = namespace_of(logs)
+    xp = array_namespace(logs)
     exact: Array | None = logs
     mantissa, scale = from_logs(logs, 1)
     for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
@@ -213,7 +212,7 @@ def _log_apply(
 
 def _log_apply_dense(logs: Array, exponents: Array) -> Array:
     """The same by log-sum-exps over all pairs of bins, which is faster for small samples."""
-    xp = namespace_of(logs)
+    xp = array_namespace(logs)
     flat = xp.reshape(logs, (logs.shape[0], -1))
     return xp.reshape(logsumexp(flat[:, None, :] + exponents[None, :, :], 2, xp), logs.shape)
 

@@ -7,7 +7,7 @@ conjugate is the balanced one, and the constraint u < lam disappears.
 
 import math
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import may_use_exp
@@ -53,7 +53,7 @@ def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
 
     There ``u Y = lam (Y - exp(log Y - g/lam))``, and the last number is the mass that arrives.
     """
-    xp = namespace_of(g)
+    xp = array_namespace(g)
     if math.isinf(lam):
         return inner(g, Y)
     cap = _overflow(g, lam, xp)

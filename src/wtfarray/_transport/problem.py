@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import certificate_batch
@@ -32,6 +34,21 @@ class Marginal:
     """The maximum of g in each sample, (N,); or ``log K f``, (N, ...)."""
 
 
+class Bounds(NamedTuple):
+    """Bounds of the loss at a potential, sample by sample, and the kernel products they took."""
+
+    values: Array
+    """Dual values, (N,)."""
+    gaps: Array
+    """Duality gaps, (N,)."""
+    u: Array
+    """The dual variable, (N, ...)."""
+    log_Kf: Array  # noqa: N815
+    """``log K f``, (N, ...), f = 0 where Y is 0 and a sample of X is not empty."""
+    log_adjoint: Array
+    """``log K^T (X / K f)``, (N, ...)."""
+
+
 @dataclass(frozen=True)
 class PlainRange:
     """Limits within which plain kernel products, without logarithms, are accurate."""
@@ -48,16 +65,19 @@ class PlainRange:
     @classmethod
     def of(cls, data: Array, mass: Array, kernel: GibbsKernel) -> PlainRange:
         """The limits for data (N, m_1, ..., m_t) and their masses, (N,)."""
-        xp = namespace_of(data)
+        xp = array_namespace(data)
         info = xp.finfo(data.dtype)
         bins = math.prod(data.shape[1:])
         # X / floor and its sums are finite; adding floor does not change values above threshold.
-        floor = 16.0 * max(float(info.smallest_normal), float(xp.max(mass)) / float(info.max))
+        lightest, heaviest, smallest = to_host(
+            xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
+        ).tolist()
+        floor = 16.0 * max(float(info.smallest_normal), heaviest / float(info.max))
         threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
         # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
-        least = min(1.0, float(xp.min(mass)) / bins**2)
+        least = min(1.0, lightest / bins**2)
         weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
-        return cls(floor, threshold, bool(xp.all(data > 0)), weakest * least >= threshold)
+        return cls(floor, threshold, smallest > 0, weakest * least >= threshold)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +109,7 @@ class TransportProblem:
         cls, data: Array, kernel: GibbsKernel, lam: float, order: tuple[int, ...]
     ) -> TransportProblem:
         """Precompute the quantities that do not depend on g."""
-        xp = namespace_of(data)
+        xp = array_namespace(data)
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
@@ -99,7 +119,7 @@ class TransportProblem:
     @cached_property
     def padding(self) -> Array | float:
         """Added to K f: 1 where X is 0, to avoid 0/0 and log 0; the floor elsewhere."""
-        xp = namespace_of(self.data)
+        xp = array_namespace(self.data)
         limits = self.plain_range
         if limits.positive:
             return limits.floor
@@ -150,7 +170,9 @@ class TransportProblem:
     def _masked(self, g: Array) -> Array:
         """g, -inf at unreachable bins, which does not change K f where X is positive."""
         return (
-            g if self.unreachable is None else namespace_of(g).where(self.unreachable, -math.inf, g)
+            g
+            if self.unreachable is None
+            else array_namespace(g).where(self.unreachable, -math.inf, g)
         )
 
     def conjugate(self, g: Array) -> tuple[Array, Array]:
@@ -160,7 +182,7 @@ class TransportProblem:
         A sample in which this underflows gets the value NaN: use `safe_conjugate`. Nothing is
         copied to the host.
         """
-        xp = namespace_of(g)
+        xp = array_namespace(g)
         logs, top = self._shifted(g)
         f = xp.exp(logs)
         del logs
@@ -173,7 +195,7 @@ class TransportProblem:
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
-        xp = namespace_of(g)
+        xp = array_namespace(g)
         log_q, log_Kf = self._log_marginal(g)
         return self.value_of_logs(log_Kf), xp.exp(log_q)
 
@@ -184,7 +206,7 @@ class TransportProblem:
         Entries of g may be -inf if ``masked``. Without ``safe``, plain products are used, which
         may lose digits: see `Marginal.lost`.
         """
-        xp = namespace_of(g)
+        xp = array_namespace(g)
         if safe:
             log_q, log_Kf = self._log_marginal(g)
             return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
@@ -210,7 +232,7 @@ class TransportProblem:
 
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
-        xp = namespace_of(marginal.q)
+        xp = array_namespace(marginal.q)
         if marginal.denominator is None:
             return self.value_of_logs(marginal.top)
         logs = inner(self.data, xp.log(marginal.denominator)) * self.kernel.eps
@@ -218,13 +240,13 @@ class TransportProblem:
 
     def value_of_logs(self, log_Kf: Array) -> Array:
         """``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf."""
-        xp = namespace_of(log_Kf)
+        xp = array_namespace(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
         """``(g - top) / eps`` and ``top``, (N,), the maximum of g in each sample."""
-        xp = namespace_of(g)
+        xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
         logs = g - top
@@ -233,7 +255,7 @@ class TransportProblem:
 
     def _denominator(self, f: Array) -> tuple[Array, Array]:
         """``K f``, positive, and the samples, (N,) bool, in which it lost digits."""
-        xp = namespace_of(f)
+        xp = array_namespace(f)
         Kf = self.kernel.apply(f)
         if self.plain_range.never_underflows:
             return Kf, self.mass < 0  # none
@@ -248,48 +270,56 @@ class TransportProblem:
 
     def log_scaling(self, log_Kf: Array) -> Array:
         """``log a = log(X / K f)``, -inf where X is 0."""
-        xp = namespace_of(log_Kf)
+        xp = array_namespace(log_Kf)
         positive = self.data > 0
         return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
 
     def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         """Dual value and duality gap of each sample, (N,) each, and the dual variable u at g."""
-        xp = namespace_of(Y)
+        return self.bounds_with_logs(g, Y)[:3]
+
+    def bounds_with_logs(self, g: Array, Y: Array) -> Bounds:
+        """As `bounds`, with the kernel products that they took."""
+        xp = array_namespace(Y)
         samples = self.data.shape[0]
         size = certificate_batch(samples, math.prod(self.data.shape))
         if size >= samples:
             return self._bounds(g, Y)
         slices = slices_of(samples, size)
         parts = [self.samples(s)._bounds(g[s, ...], Y[s, ...]) for s in slices]  # noqa: SLF001
-        values, gaps, u = (xp.concat(arrays) for arrays in zip(*parts, strict=True))
-        return values, gaps, u
+        return Bounds(*(xp.concat(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
-        xp = namespace_of(Y)
+    def _bounds(self, g: Array, Y: Array) -> Bounds:
+        xp = array_namespace(Y)
         if not self.conserves_mass:
             g = xp.where(self.reachable, g, SATURATION * self.lam)
         allowed = (Y > 0) | ~self.reachable
         masked = xp.where(allowed, g, -math.inf)
-        values, q = self.safe_conjugate(masked)
+        h = self._masked(masked) * (1.0 / self.kernel.eps)
+        log_Kf = self.kernel.log_apply(h)
+        log_a = self.log_scaling(log_Kf)
+        log_adjoint = self.kernel.log_apply_adjoint(log_a)
         u = dual_of_potential(g, self.lam, xp)
-        gap = self.gap(masked, q, Y)
+        gap = self.gap(masked, xp.exp(h + log_adjoint), Y, log_a)
         finite = xp.where(Y > 0, g, 0.0)
-        values = dual_product(finite, Y, self.lam, self.kernel.flow) - values
+        values = dual_product(finite, Y, self.lam, self.kernel.flow) - self.value_of_logs(log_Kf)
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
-        return values, gap, u
+        return Bounds(values, gap, u, log_Kf, log_adjoint)
 
-    def gap(self, g: Array, marginal: Array, model: Array) -> Array:
+    def gap(self, g: Array, marginal: Array, model: Array, log_a: Array | None = None) -> Array:
         """
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
-        ``marginal`` is the second marginal q of the plan of g. For balanced transport the plan is
-        made feasible: by rounding or, if some costs are infinite, by a correction on its support.
+        ``marginal`` is the second marginal q of the plan of g, and ``log_a`` the logarithm of its
+        scaling ``X / K f``, if known. For balanced transport the plan is made feasible: by rounding
+        or, if some costs are infinite, by a correction on its support.
         """
         if not self.conserves_mass:
             return semi_unbalanced_gap(self.lam, g, marginal, model)
         h = self._masked(g) * (1.0 / self.kernel.eps)
-        log_a = self.log_scaling(self.kernel.log_apply(h))
+        if log_a is None:
+            log_a = self.log_scaling(self.kernel.log_apply(h))
         plan = Plan(self.kernel, log_a, h, self.data, marginal)
         return rounded_gap(plan, model) if self.kernel.all_finite else corrected_gap(plan, g, model)

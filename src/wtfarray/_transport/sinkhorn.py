@@ -21,7 +21,7 @@ from array_api_compat import is_jax_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.namespace import namespace_of
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
@@ -57,13 +57,13 @@ class Target(NamedTuple):
         """g, -inf where not live."""
         if self.live is None:
             return g
-        xp = namespace_of(g)
+        xp = array_namespace(g)
         return xp.where(self.live, g, xp.where(spread(problem.mass > 0, g), -math.inf, 0.0 * g))
 
 
 def target_of(problem: TransportProblem, Y: Array) -> Target:
     """The target; ``live`` is None if possible, because masks take extra passes over memory."""
-    xp = namespace_of(Y)
+    xp = array_namespace(Y)
     if problem.all_reachable and float(xp.min(Y)) > 0:
         return Target(Y, xp.log(Y), None)
     live = (Y > 0) & problem.reachable
@@ -87,7 +87,7 @@ class SinkhornState(NamedTuple):
 
 def first_state(problem: TransportProblem, g: Array) -> SinkhornState:
     """The state before the first iteration."""
-    xp = namespace_of(g)
+    xp = array_namespace(g)
     unknown = xp.zeros_like(problem.mass)
     return SinkhornState(g, g, xp.zeros_like(g), unknown > 0, unknown + math.inf)
 
@@ -110,7 +110,7 @@ def sinkhorn_step(
     The marginal is computed by plain products or, if ``safe``, in the log domain. Accelerated steps
     are at most ``max_step`` long. The rings of ``secants`` are written in place if possible.
     """
-    xp = namespace_of(state.ahead)
+    xp = array_namespace(state.ahead)
     damping, live = problem.damping, target.live
     masked = target.masked(problem, state.ahead)
     marginal, phi = problem.marginal(masked, safe=safe, masked=live is not None)
@@ -157,7 +157,7 @@ def predicted_potential(
     max_step: Array | float,
 ) -> Array:
     """The next potential for a new target: phi at the last g is known, whatever the target."""
-    xp = namespace_of(state.g)
+    xp = array_namespace(state.g)
     log_ratio = target.log_Y - state.phi
     if target.live is not None:
         log_ratio = xp.where(target.live, log_ratio, 0.0)
@@ -167,7 +167,7 @@ def predicted_potential(
 
 def summary(point: Iterate, weights: Array | None) -> Array:
     """Total error, total distance, and how many samples lost digits or grew worse, (4,)."""
-    xp = namespace_of(point.g)
+    xp = array_namespace(point.g)
     error = point.decrement if weights is None else point.decrement * weights
     lost = point.marginal.lost
     flags = [point.worse if lost is None else lost, point.worse]
@@ -232,7 +232,7 @@ class Sinkhorn:
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
-        xp = namespace_of(Y)
+        xp = array_namespace(Y)
         problem = self.problem
         target = target_of(problem, Y)
         if self._secants is None:
