@@ -11,7 +11,7 @@ from helpers import assert_close, to_numpy
 import wtfarray as wtf
 from wtfarray._arrays import host
 from wtfarray._models.models import core_block, cp_block, cp_weights_block, tucker_block
-from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
 from wtfarray._optimize.objective import Point
 
 SHAPE = (3, 2, 4)
@@ -245,7 +245,10 @@ class TestOtherDevices:
         assert count_synchronisations(lambda: (float(g[0]), bool(g[1] > 0))) == 2
 
     @pytest.mark.usefixtures("torch")
-    def test_lbfgs_direction_takes_one_host_transfer(self, array, monkeypatch):
+    @pytest.mark.parametrize(
+        ("kind", "shape"), [(CurvaturePairs, (8, 3)), (ScaledCurvaturePairs, (9, 9))]
+    )
+    def test_lbfgs_direction_takes_one_host_transfer(self, array, monkeypatch, kind, shape):
         """All but the two-loop recursion on a few host numbers stays on the device."""
         shapes = []
 
@@ -259,14 +262,14 @@ class TestOtherDevices:
             Point(array(np.ones(7)).to("meta"), array(np.ones(7)).to("meta"), 1.0, 1.0, 7.0, 0.0)
             for _ in range(2)
         )
-        pairs = CurvaturePairs(old, 4, 1e-16, array_namespace(old.x))
+        pairs = kind(old, 4, 1e-16, array_namespace(old.x))
         for _ in range(6):
             pairs.update(old, new)
             direction, slope = pairs.direction(new)
             assert direction.device.type == "meta"
             assert direction.shape == (7,)
             assert type(slope) is float
-        assert shapes == [(8, 3)] * 6  # one transfer a direction
+        assert shapes == [shape] * 6  # one transfer a direction
 
 
 def count_synchronisations(function):

@@ -12,10 +12,12 @@ from wtfarray import _dispatch
 from wtfarray._dispatch import THRESHOLDS, NewtonRule
 
 CASES = [
-    ("prefers_newton", (64, 4.01, 1.0), {"balanced": False}, True),
-    ("prefers_newton", (64, 4.0, 1.0), {"balanced": False}, False),
+    ("prefers_newton", (16, 4.01, 1.0), {"balanced": False}, True),
+    ("prefers_newton", (16, 4.0, 1.0), {"balanced": False}, False),
+    ("prefers_newton", (17, 16.0, 1.0), {"balanced": False}, False),
+    ("prefers_newton", (64, 16.01, 1.0), {"balanced": False}, True),
     ("prefers_newton", (65, 1e9, 1.0), {"balanced": False}, False),
-    ("prefers_newton", (64, 0.4, 0.05), {"balanced": False}, True),
+    ("prefers_newton", (16, 0.4, 0.05), {"balanced": False}, True),
     ("prefers_newton", (64, 1.01, 1.0), {"balanced": True}, True),
     ("prefers_newton", (64, 1.0, 1.0), {"balanced": True}, False),
     ("prefers_newton", (65, 8.0, 1.0), {"balanced": True}, False),

@@ -23,13 +23,14 @@ class NewtonRule:
 class Thresholds:
     """Thresholds between methods; sizes are numbers of entries unless stated otherwise."""
 
-    newton: tuple[NewtonRule, ...] = (NewtonRule(64, 4.0),)
+    newton: tuple[NewtonRule, ...] = (NewtonRule(16, 4.0), NewtonRule(64, 16.0))
     """
     Problems with finite lam for which the inner problem is solved by Newton's method.
 
     If the bins are many eps apart, the plan is close to a vertex of the transport polytope, and
     Sinkhorn iterations need thousands of steps from one vertex to the next. The cost of a Newton
-    step is cubic in the number of bins.
+    step is cubic in the number of bins: for 64 bins 5 eps apart, accelerated Sinkhorn iterations
+    take a thirtieth of its time, for 5 bins four times as much and do not always converge.
     """
     newton_balanced: tuple[NewtonRule, ...] = (NewtonRule(64, 1.0), NewtonRule(256, 8.0))
     """The same for lam = inf, where Sinkhorn's iterations converge more slowly."""

@@ -222,7 +222,7 @@ class TestFullDisk:
 
         def full(stream, **arrays):
             count.append(1)
-            if len(count) == 2:
+            if len(count) == 1:
                 stream.write(b"half")
                 raise OSError(errno.ENOSPC, "No space left on device")
             write(stream, **arrays)
@@ -231,7 +231,7 @@ class TestFullDisk:
         with pytest.warns(UserWarning, match="cannot be written: No space left on device"):
             found = fit_with(path)
         assert found.converged
-        assert len(count) > 2  # it is tried again
+        assert len(count) > 1  # it is tried again
         assert list(tmp_path.iterdir()) == []
 
     def test_folder_is_tried_before_the_fit(self, tmp_path):
@@ -312,6 +312,8 @@ FORGED = {
     "half a slot": (put("pairs_used", 0.5), "slots of its curvature pairs"),
     "a slot twice": (swap("pairs_used", lambda a: np.repeat(a, 2)), "slots of its curvature"),
     "negative scale": (swap("pairs_scale", lambda a: -a), "curvature is not positive"),
+    "zero diagonal": (swap("pairs_diagonal", lambda a: 0.0 * a), "curvature is not positive"),
+    "NaN in diagonal": (put("pairs_diagonal", np.nan), "pairs_diagonal is nan"),
     "scale of other shape": (swap("pairs_scale", lambda a: a[None]), "pairs_scale has shape"),
     "NaN in history": (put("history", np.nan), "history is nan"),
     "NaN value": (say("point", float("nan"), 0), "point is nan"),

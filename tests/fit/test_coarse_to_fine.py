@@ -41,13 +41,15 @@ def test_curvature_pairs_are_refined_like_the_factors(array, middle):
     blocks = [rng.random(shape) for shape in coarse.shapes]
     step = np.concatenate([np.sqrt(block).ravel() for block in blocks])
     rows = np.stack([step, rng.normal(size=step.shape)])
-    known = refine_pairs(setup, coarse, {"rows": rows, "gram": rows @ rows.T})
+    diagonal = np.abs(rows[0] / rows[1])
+    known = refine_pairs(setup, coarse, {"rows": rows, "diagonal": diagonal})
     fine = refine(setup, [array(block) for block in blocks])
     expected = np.concatenate([to_numpy(to_sphere(block)).ravel() for block in fine])
     np.testing.assert_allclose(known["rows"][0], expected)
     # The objective along a step has the same slope on both grids.
     assert known["rows"][0] @ known["rows"][1] == pytest.approx(rows[0] @ rows[1])
-    np.testing.assert_allclose(known["gram"], known["rows"] @ known["rows"].T)
+    # The diagonal is that of the refined pair.
+    np.testing.assert_allclose(known["diagonal"], np.abs(known["rows"][0] / known["rows"][1]))
 
 
 def test_refined_factors_pool_to_the_coarse_tensor(array):

@@ -7,7 +7,7 @@ import pytest
 from helpers import assert_close, to_numpy
 from minimisation import random_quadratic
 
-from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
 from wtfarray._optimize.objective import Point
 
 N, EPS = 6, 2.0**-52
@@ -26,10 +26,11 @@ def iterates(array, count, seed=0, dtype="float64"):
     return [point(array, x, matrix @ (x - target), dtype) for x in xs], xs, (xs - target) @ matrix
 
 
-def bfgs_inverse(steps, changes, memory):
+def bfgs_inverse(steps, changes, memory, diagonal=1.0):
     """The inverse Hessian of the last pairs, by the BFGS update written out."""
     steps, changes = steps[-memory:], changes[-memory:]
-    inverse = np.eye(N) * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1])
+    scale = (steps[-1] @ changes[-1]) / (changes[-1] @ (diagonal * changes[-1]))
+    inverse = np.eye(N) * diagonal * scale
     for s, y in zip(steps, changes, strict=True):
         rho = 1.0 / (s @ y)
         left = np.eye(N) - rho * np.outer(s, y)
@@ -37,8 +38,15 @@ def bfgs_inverse(steps, changes, memory):
     return inverse
 
 
-def updated(xp, points, memory):
-    pairs = CurvaturePairs(points[0], memory, EPS, xp)
+def diagonal_of(steps, changes, spread=np.inf):
+    """The diagonal that pairs define, bounded around its median."""
+    d = np.sqrt((steps**2).sum(axis=0) / (changes**2).sum(axis=0))
+    median = np.sort(d)[d.size // 2]
+    return np.clip(d, median / spread, median * spread)
+
+
+def updated(xp, points, memory, kind=CurvaturePairs, **options):
+    pairs = kind(points[0], memory, EPS, xp, **options)
     for old, new in itertools.pairwise(points):
         pairs.update(old, new)
     return pairs
@@ -112,15 +120,124 @@ class TestUpdate:
         assert_close(pairs.direction(points[-1])[0], expected, rtol=1e-12)
 
 
+class TestScaled:
+    """The first inverse Hessian is a diagonal."""
+
+    @pytest.mark.parametrize("memory", [1, 3, 10])
+    @pytest.mark.parametrize("count", [2, 5, 8])
+    @pytest.mark.parametrize(("recent", "spread"), [(2, 1e9), (10, 30.0), (4, 1.5)])
+    def test_direction_agrees_with_the_bfgs_formula(self, xp, array, memory, count, recent, spread):
+        points, xs, gradients = iterates(array, count)
+        pairs = updated(xp, points, memory, ScaledCurvaturePairs, recent=recent, spread=spread)
+        direction, slope = pairs.direction(points[-1])
+        steps, changes = np.diff(xs, axis=0), np.diff(gradients, axis=0)
+        last = min(recent, memory)
+        d = diagonal_of(steps[-last:], changes[-last:], spread)
+        expected = -bfgs_inverse(steps, changes, memory, d) @ gradients[-1]
+        assert_close(direction, array(expected), rtol=1e-9, atol=1e-11)
+        assert slope == pytest.approx(gradients[-1] @ expected, rel=1e-9)
+        assert slope < 0
+
+    def test_diagonal_quadratic_is_solved_in_one_step(self, xp, array):
+        curvatures = np.geomspace(0.1, 10.0, N)
+        rng = np.random.default_rng(0)
+        xs = rng.normal(size=(4, N))
+        points = [point(array, x, curvatures * x) for x in xs]
+        pairs = updated(xp, points, 3, ScaledCurvaturePairs)
+        assert_close(pairs.direction(points[-1])[0], array(-xs[-1]), rtol=1e-9)
+        plain = to_numpy(updated(xp, points, 3).direction(points[-1])[0])
+        assert np.abs(plain + xs[-1]).max() > 0.1
+
+    def test_newest_pair_satisfies_the_secant_equation(self, xp, array):
+        points, xs, gradients = iterates(array, 6)
+        pairs = updated(xp, points, 10, ScaledCurvaturePairs)
+        changed = point(array, xs[-1], gradients[-1] - gradients[-2])
+        pairs.renew(changed)
+        expected = array(xs[-2] - xs[-1])
+        assert_close(pairs.direction(changed)[0], expected, rtol=1e-9, atol=1e-11)
+
+    def test_without_pairs_the_first_step_has_length_one(self, xp, array):
+        (start,), _, gradients = iterates(array, 1)
+        direction, slope = ScaledCurvaturePairs(start, 3, EPS, xp).direction(start)
+        norm = np.linalg.norm(gradients[0])
+        assert_close(direction, array(-gradients[0] / norm), rtol=1e-13)
+        assert slope == pytest.approx(-norm, rel=1e-13)
+
+    def test_entries_that_never_move_do_no_harm(self, xp, array):
+        """As where a factor is exactly 0: step and gradient are 0 there, even in most entries."""
+        curvatures = np.geomspace(0.5, 2.0, N)
+        xs = np.random.default_rng(0).normal(size=(3, N)) * ([0.0] * (N - 2) + [1.0, 1.0])
+        points = [point(array, x, curvatures * x) for x in xs]
+        direction, slope = updated(xp, points, 3, ScaledCurvaturePairs).direction(points[-1])
+        assert_close(direction, array(-xs[-1]), rtol=1e-9, atol=1e-12)
+        assert slope < 0
+
+    def test_pair_of_negative_curvature_is_ignored(self, xp, array):
+        points, *_ = iterates(array, 4)
+        pairs = updated(xp, points, 5, ScaledCurvaturePairs)
+        before, slope = pairs.direction(points[-1])
+        last = points[-1]
+        x, gradient = to_numpy(last.x), to_numpy(last.gradient)
+        pairs.update(last, point(array, x + 1.0, gradient - 1.0))
+        pairs.renew(last)
+        after, same = pairs.direction(last)
+        assert_close(after, before, rtol=1e-9)
+        assert same == pytest.approx(slope, rel=1e-9)
+
+    def test_first_pair_of_negative_curvature_leaves_steepest_descent(self, xp, array):
+        (start,), *_ = iterates(array, 1)
+        pairs = ScaledCurvaturePairs(start, 3, EPS, xp)
+        x, gradient = to_numpy(start.x), to_numpy(start.gradient)
+        new = point(array, x + 1.0, gradient - 1.0)
+        pairs.update(start, new)
+        assert pairs.empty
+        direction, slope = pairs.direction(new)
+        assert slope == pytest.approx(float(to_numpy(direction) @ (gradient - 1.0)))
+        assert slope < 0
+
+    def test_cleared_pairs_keep_the_diagonal(self, xp, array):
+        points, xs, gradients = iterates(array, 4)
+        pairs = updated(xp, points, 5, ScaledCurvaturePairs)
+        pairs.clear()
+        assert pairs.empty
+        steps, changes = np.diff(xs, axis=0), np.diff(gradients, axis=0)
+        d = diagonal_of(steps, changes, 30.0)
+        scale = (steps[-1] @ changes[-1]) / (changes[-1] @ (d * changes[-1]))
+        direction, slope = pairs.direction(points[-1])
+        assert_close(direction, array(-scale * d * gradients[-1]), rtol=1e-9)
+        assert slope == pytest.approx(float(to_numpy(direction) @ gradients[-1]), rel=1e-9)
+
+    def test_float32_is_kept(self, xp, array):
+        points, xs, gradients = iterates(array, 3, dtype="float32")
+        direction, _ = updated(xp, points, 5, ScaledCurvaturePairs).direction(points[-1])
+        steps, changes = np.diff(xs, axis=0), np.diff(gradients, axis=0)
+        inverse = bfgs_inverse(steps, changes, 5, diagonal_of(steps, changes, 30.0))
+        assert_close(direction, array(-inverse @ gradients[-1], "float32"), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [CurvaturePairs, ScaledCurvaturePairs])
 class TestExport:
-    def test_restored_pairs_give_bit_equal_directions(self, xp, array):
+    def test_restored_pairs_give_bit_equal_directions(self, xp, array, kind):
         points, *_ = iterates(array, 8)
-        pairs = updated(xp, points[:6], 3)
+        pairs = updated(xp, points[:6], 3, kind)
         stored = {name: value.copy() for name, value in pairs.export().items()}
-        restored = CurvaturePairs(points[0], 3, EPS, xp)
+        restored = kind(points[0], 3, EPS, xp)
         restored.restore(stored)
+        first, second = (to_numpy(p.direction(points[5])[0]) for p in (pairs, restored))
+        np.testing.assert_array_equal(first, second)
         for old, new in ((points[5], points[6]), (points[6], points[7])):
             pairs.update(old, new)
             restored.update(old, new)
             first, second = (to_numpy(p.direction(new)[0]) for p in (pairs, restored))
             np.testing.assert_array_equal(first, second)
+
+    def test_cleared_pairs_are_restored(self, xp, array, kind):
+        points, *_ = iterates(array, 6)
+        pairs = updated(xp, points, 3, kind)
+        pairs.clear()
+        stored = {name: value.copy() for name, value in pairs.export().items()}
+        restored = kind(points[0], 3, EPS, xp)
+        restored.restore(stored)
+        (first, slope), (second, same) = (p.direction(points[5]) for p in (pairs, restored))
+        np.testing.assert_array_equal(to_numpy(first), to_numpy(second))
+        assert slope == same

@@ -279,13 +279,18 @@ class TestMinimise:
         start = solve(again, x, max_iter=0, curvature=exported)
         assert start.accepted == 0
         found = start.pairs.export()
-        for name in ("rows", "gram", "used", "scale"):
+        for name in ("rows", "diagonal", "gram", "used", "scale"):
             np.testing.assert_array_equal(found[name], exported[name])
-        # The gradient is that of the new start.
+        # The gradient is that of the new start; steps are measured in units of the diagonal.
+        root = np.sqrt(found["diagonal"])
         gradient = again.evaluate(x, 1e-6).point.gradient
-        np.testing.assert_allclose(
-            found["gradient_products"], found["rows"] @ gradient, rtol=1e-9, atol=1e-12
-        )
+        for first, scaled in ((0, gradient), (1, root**2 * gradient)):
+            np.testing.assert_allclose(
+                found["gradient_products"][first::2],
+                found["rows"][first::2] @ scaled,
+                rtol=1e-9,
+                atol=1e-12,
+            )
 
 
 class TestEvaluateUntilSolved:

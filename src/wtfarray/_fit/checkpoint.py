@@ -218,13 +218,14 @@ def _stored_pairs(archive: Archive, point: Point, dtype: str) -> CurvaturePairs:
         for name, like in empty.items()
     }
     for name, found in stored.items():
-        check_finite(f"pairs_{name}", found, dtype if name == "rows" else "float64")
+        check_finite(f"pairs_{name}", found, dtype if name in {"rows", "diagonal"} else "float64")
     slots = np.concatenate([stored["used"], stored["free"]])
     if sorted(slots.tolist()) != sorted(empty["free"].tolist()):
         msg = "the slots of its curvature pairs are not each there once"
         raise ValueError(msg)
     curvature = stored["gram"].diagonal(1)[::2][stored["used"].astype(int)]
-    if not (curvature > 0).all() or not stored["scale"] > 0:
+    inverse = (curvature, stored["scale"], stored["diagonal"])
+    if not all((part > 0).all() for part in inverse) or not stored["gradient_square"] >= 0:
         msg = "its curvature is not positive"
         raise ValueError(msg)
     pairs.restore(stored)

@@ -163,20 +163,23 @@ def refine_pairs(
 
     In the variables of the spheres, `refine` is a linear map P, and the finer objective at P x is
     approximately the coarser one at x. A step s becomes P s, and a gradient difference y becomes
-    ``P (P^T P)^-1 y``.
+    ``P (P^T P)^-1 y``. The diagonal follows from both. Inner products have to be renewed.
     """
-    parts, start = [], 0
+    parts, diagonals, start = [], [], 0
     for k in spec.free:
         n, rank = coarse.shapes[k][0], math.prod(coarse.shapes[k][1:])
-        part = pairs["rows"][:, start : start + n * rank]
+        here = slice(start, start + n * rank)
+        part, diagonal = pairs["rows"][:, here], pairs["diagonal"][here]
         start += n * rank
         if spec.shapes[k][0] != n:
             root = math.sqrt(_share(spec, k))
             part = np.repeat(part.reshape(-1, n, rank), 2, axis=1) * root
             part[1::2] *= 0.5 / root**2
+            diagonal = np.repeat(diagonal.reshape(n, rank), 2, axis=0) * 2.0 * root**2
         parts.append(part.reshape(part.shape[0], -1))
+        diagonals.append(diagonal.reshape(-1))
     rows = np.concatenate(parts, axis=1)
-    return {**pairs, "rows": rows, "gram": rows @ rows.T}
+    return {**pairs, "rows": rows, "diagonal": np.concatenate(diagonals)}
 
 
 def _share(spec: Specification, k: int) -> float:

@@ -10,7 +10,7 @@ from wtfarray._arrays import host
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._optimize.objective import Point
 
-__all__ = ["CurvaturePairs"]
+__all__ = ["CurvaturePairs", "ScaledCurvaturePairs"]
 
 
 class CurvaturePairs:
@@ -55,31 +55,26 @@ class CurvaturePairs:
         return not self._used
 
     def clear(self) -> None:
-        """Remove all pairs, but keep the scale of the newest."""
+        """Remove all pairs, but keep the first inverse Hessian of the newest."""
         self._free += self._used
         self._used = []
 
     def update(self, old: Point, new: Point) -> None:
         """Add the pair of two successive iterates if its curvature is positive."""
-        xp = self._xp
         slot = self._free.pop() if self._free else self._used.pop(0)
-        pair = xp.stack([new.x - old.x, new.gradient - old.gradient])
+        pair = self._xp.stack([new.x - old.x, new.gradient - old.gradient])
         self._write(slot, pair)
-        vectors = xp.concat([pair, xp.reshape(new.gradient, (1, -1))])
-        products = host.to_host(xp.matmul(self._rows, vectors.mT))
-        step, change = 2 * slot, 2 * slot + 1
-        self._gram[step, :] = self._gram[:, step] = products[:, 0]
-        self._gram[change, :] = self._gram[:, change] = products[:, 1]
-        self._gradient_products = products[:, 2]
+        self._used.append(slot)
+        self._measure_pair(slot, pair, new)
 
+        step, change = 2 * slot, 2 * slot + 1
         step_square, change_square = self._gram[step, step], self._gram[change, change]
         curvature = float(self._gram[step, change])
         # False for NaN as well. Below this, the sign of the curvature is due to rounding.
         if change_square > 0 and curvature > self._eps * math.sqrt(step_square * change_square):
-            self._used.append(slot)
             self._scale = curvature / float(change_square)
         else:
-            self._free.append(slot)
+            self._remove_newest(new)
 
     def export(self) -> dict[str, NDArray[np.float64]]:
         """The state for `restore`, as arrays on the host."""
@@ -131,6 +126,20 @@ class CurvaturePairs:
         on_device = xp.asarray(weights.tolist(), dtype=point.x.dtype, device=device(point.x))
         return xp.matmul(on_device, self._rows) + weight * point.gradient, slope
 
+    def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:
+        """Compute the inner products with a new pair and with the gradient."""
+        xp = self._xp
+        vectors = xp.concat([pair, xp.reshape(new.gradient, (1, -1))])
+        products = host.to_host(xp.matmul(self._rows, vectors.mT))
+        step, change = 2 * slot, 2 * slot + 1
+        self._gram[step, :] = self._gram[:, step] = products[:, 0]
+        self._gram[change, :] = self._gram[:, change] = products[:, 1]
+        self._gradient_products = products[:, 2]
+
+    def _remove_newest(self, _: Point) -> None:
+        """Remove the newest pair, whose curvature is not positive."""
+        self._free.append(self._used.pop())
+
     def _two_loops(self) -> tuple[NDArray[np.float64], float]:
         """Nocedal's two-loop recursion for the weights of the rows and of the gradient."""
         weights = np.zeros(self._gram.shape[0])
@@ -159,3 +168,120 @@ class CurvaturePairs:
         here = [[row // 2 == slot] for row in range(2 * memory)]
         mask = xp.asarray(here, device=device(self._rows))
         self._rows = xp.where(mask, xp.tile(pair, (memory, 1)), self._rows)
+
+
+class ScaledCurvaturePairs(CurvaturePairs):
+    """
+    Curvature pairs with a diagonal instead of a multiple of the identity as first inverse Hessian.
+
+    Parameters
+    ----------
+    point, memory, eps, xp
+        As for `CurvaturePairs`.
+    recent : int
+        The number of newest pairs that define the diagonal.
+    spread : float
+        Its entries differ from their median by at most this factor.
+
+    Notes
+    -----
+    The diagonal is ``d = sqrt(sum s^2 / sum y^2)``, entry by entry, over the recent pairs. With it
+    the recursion is that of `CurvaturePairs` in the variables ``x / sqrt(d)``, where steps are
+    ``s / sqrt(d)``, gradient differences ``sqrt(d) y``, and inner products are taken. Every new
+    pair changes d, so that all inner products are computed again, by one product of the scaled
+    rows; it takes one transfer as before.
+    """
+
+    def __init__(
+        self,
+        point: Point,
+        memory: int,
+        eps: float,
+        xp: Namespace,
+        *,
+        recent: int = 10,
+        spread: float = 30.0,
+    ) -> None:
+        super().__init__(point, memory, eps, xp)
+        self._recent = recent
+        self._spread = spread
+        self._diagonal = xp.ones_like(point.x)
+        self._gradient_square = point.square
+
+    def export(self) -> dict[str, NDArray[np.float64]]:
+        """The state for `restore`, as arrays on the host."""
+        return {
+            **super().export(),
+            "diagonal": host.to_host(self._diagonal),
+            "gradient_square": np.asarray(self._gradient_square),
+        }
+
+    def restore(self, stored: dict[str, NDArray[np.float64]]) -> None:
+        """Restore the state returned by `export`."""
+        super().restore(stored)
+        like = self._diagonal
+        self._diagonal = self._xp.asarray(stored["diagonal"], dtype=like.dtype, device=device(like))
+        self._gradient_square = float(stored["gradient_square"])
+
+    def renew(self, point: Point) -> None:
+        """Replace the gradient at the newest iterate, for example by a more accurate one."""
+        self._measure(point)
+
+    def direction(self, point: Point) -> tuple[Array, float]:
+        """Multiply the gradient by minus the inverse Hessian, as `CurvaturePairs.direction`."""
+        xp = self._xp
+        if self.empty:
+            scaled = self._diagonal * point.gradient
+            return -self._scale * scaled, -self._scale * self._gradient_square
+        weights, weight = self._two_loops()
+        slope = float(weights @ self._gradient_products) + weight * self._gradient_square
+        # Only steps and gradient differences are stored: the latter, and the gradient, times d.
+        split = np.zeros((2, weights.shape[0]))
+        split[0, ::2], split[1, 1::2] = weights[::2], weights[1::2]
+        on_device = xp.asarray(split.tolist(), dtype=point.x.dtype, device=device(point.x))
+        parts = xp.matmul(on_device, self._rows)
+        return parts[0, :] + self._diagonal * (parts[1, :] + weight * point.gradient), slope
+
+    def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:  # noqa: ARG002
+        """Compute the diagonal and all inner products."""
+        self._diagonal = self._new_diagonal()
+        self._measure(new)
+
+    def _remove_newest(self, new: Point) -> None:
+        """Remove the newest pair, from the diagonal too."""
+        super()._remove_newest(new)
+        if not self.empty:
+            self._diagonal = self._new_diagonal()
+        self._measure(new)
+
+    def _new_diagonal(self) -> Array:
+        """The diagonal of the recent pairs; entries that they do not move take a common value."""
+        xp = self._xp
+        recent = self._used[-self._recent :]
+        chosen = np.zeros((2, self._rows.shape[0]))
+        for slot in recent:
+            chosen[0, 2 * slot] = chosen[1, 2 * slot + 1] = 1.0
+        like = {"dtype": self._rows.dtype, "device": device(self._rows)}
+        squares = xp.matmul(xp.asarray(chosen.tolist(), **like), self._rows * self._rows)
+        steps, changes = squares[0, :], squares[1, :]
+        moved = (steps > 0) & (changes > 0)
+        common = xp.sum(steps) / xp.sum(changes)
+        ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
+        d = xp.sqrt(ratio)
+        median = xp.sort(d)[d.shape[0] // 2]
+        return xp.clip(d, median / self._spread, median * self._spread)
+
+    def _measure(self, point: Point) -> None:
+        """Compute the inner products of all rows and the gradient in the scaled variables."""
+        xp = self._xp
+        memory = self._rows.shape[0] // 2
+        root = xp.sqrt(self._diagonal)
+        factors = xp.stack([1.0 / root, root])
+        rows = xp.reshape(self._rows, (memory, 2, -1)) * factors[None, ...]
+        gradient = xp.reshape(root * point.gradient, (1, -1))
+        vectors = xp.concat([xp.reshape(rows, (2 * memory, -1)), gradient])
+        products = host.to_host(xp.matmul(vectors, vectors.mT))
+        # Contiguous copies, so that a restored state gives the same sums to the last bit.
+        self._gram = products[:-1, :-1].copy()
+        self._gradient_products = products[:-1, -1].copy()
+        self._gradient_square = float(products[-1, -1])

@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
-from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
 from wtfarray._optimize.objective import Point
 from wtfarray._solvers.objective import Evaluation, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
@@ -162,7 +162,7 @@ def evaluate_until_solved(objective: JointObjective, x: Array, tolerance: float)
 def new_pairs(point: Point) -> CurvaturePairs:
     """An empty set of curvature pairs."""
     xp = array_namespace(point.x)
-    return CurvaturePairs(point, SETTINGS.memory, float(xp.finfo(point.x.dtype).eps), xp)
+    return ScaledCurvaturePairs(point, SETTINGS.memory, float(xp.finfo(point.x.dtype).eps), xp)
 
 
 def _step(
