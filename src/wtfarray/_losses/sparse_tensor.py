@@ -76,7 +76,7 @@ class SparseTensorTerm:
         """Drop the secants."""
         kernel = self._at_level.kernel
         self._max_step = 3.0 * kernel.potential_range() / kernel.eps
-        self._secants = new_secants(self._memory, self._x)
+        self._secants = new_secants(self._memory, self._x, 1.0)
         self._safe_adjoint = self._safe_apply = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

@@ -1,10 +1,10 @@
 """
 Anderson acceleration of many small fixed-point problems at once, one per sample.
 
-For ``g <- g + d (target - phi(g))`` a step is ``d r + sum_i c_i (dg_i - d dphi_i)``, where
-``r = target - phi`` and ``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm (Anderson 1965, J.
-ACM 12; Walker and Ni 2011, SIAM J. Numer. Anal. 49). The pairs (dg, dphi) do not depend on the
-target, and stay exact secants when it moves.
+For ``g <- g + r(g)``, ``r = target - phi(g)``, a step is ``r + sum_i c_i (dg_i - dphi_i)`` with
+``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm (Anderson 1965, J. ACM 12; Walker and Ni
+2011, SIAM J. Numer. Anal. 49). The pairs (dg, dphi) do not depend on the target, and stay exact
+secants when it moves.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ RIDGE = 1e-4
 """Added to the unit diagonal of the Gram matrices: the size of their rounding errors."""
 SINGLE_RIDGE = 1e-3
 """The same if their inverses are kept in float32."""
+DRIFT = 3.0
+"""Weights have changed much if their mean ratio to the old ones, weighted by them, exceeds this."""
 SMALLEST = 1e-37
 """Squares below this are too close to the smallest number of float32 to divide by."""
 
@@ -33,43 +35,68 @@ class Secants(NamedTuple):
     The last pairs of N samples of m bins, in rings in which the next pair replaces the oldest.
 
     They are kept in float32, whatever the dtype of the problem: a step needs a few digits of its
-    direction, and most of what an iteration reads from memory is these rings. Each pair is divided
-    by the norm of its change.
+    direction, and most of what an iteration reads from memory is these rings.
     """
 
     moves: Array
-    """``dg - d dphi``, (N, memory, m)."""
+    """``dg - dphi``, (N, memory, m)."""
     changes: Array
-    """dphi, (N, memory, m), of norm one."""
+    """dphi, (N, memory, m)."""
     lengths: Array
-    """The largest absolute value of each move, (N, memory)."""
+    """The Euclidean norm of each move, (N, memory)."""
+    scales: Array
+    """The inverse of the norm of each change, 0 for a pair that is not used; (N, memory)."""
     inverse: Array
-    """Inverses of the Gram matrices of the changes plus the ridge, (N, memory, memory)."""
-    valid: Array
-    """1 for each pair of a sample that may be used, else 0; (N, memory)."""
+    """Inverses of the Gram matrices of the scaled changes, plus a ridge, (N, memory, memory)."""
     weights: Array
-    """Of the norm, (N, m); they sum to one in each sample."""
+    """Of the norm, (N, m)."""
     identity: Array
     """The identity matrix, (memory, memory), in the dtype of the inverse."""
     slot: Array | int
     """Where the next pair goes."""
 
 
-def new_secants(memory: int, weights: Array) -> Secants:
-    """No pairs yet; the ``weights`` of the norm, (N, m), need not be normalised."""
+def new_secants(memory: int, weights: Array, unit: float) -> Secants:
+    """
+    No pairs yet.
+
+    The ``weights`` of the norm, (N, m), need not be normalised. ``unit`` is a typical size of phi.
+    """
     xp = array_namespace(weights)
     samples, bins = weights.shape
     kind = {"dtype": xp.float32, "device": device_of(weights)}
-    total = xp.sum(weights, axis=1, keepdims=True)
-    normalised = xp.astype(weights / xp.where(total > 0, total, 1.0), xp.float32)
+    normalised = _normalised(weights, unit)
     # An array each, because they are written in place.
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
-    lengths, valid = (xp.zeros((samples, memory), **kind) for _ in range(2))
+    lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
     identity = xp.eye(memory, dtype=weights.dtype, device=device_of(weights))
     inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity)
     # A number on the host where the rings are written in place.
     slot = 0 if is_writeable_array(moves) else xp.asarray(0)
-    return Secants(moves, changes, lengths, inverse, valid, normalised, identity, slot)
+    return Secants(moves, changes, lengths, scales, inverse, normalised, identity, slot)
+
+
+def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
+    """
+    Forget the pairs of samples in which the ``weights``, (N, m), have changed much.
+
+    There the norm would ignore bins that now matter, and steps would be wild in them.
+    """
+    xp = array_namespace(weights)
+    old, new = secants.weights, _normalised(weights, unit)
+    ratio = inner(new, new / (old + SMALLEST)) / (xp.sum(new, axis=1) + SMALLEST)
+    changed = ratio > DRIFT
+    if not bool(xp.any(changed)):
+        return secants
+    secants = without(secants, changed)
+    return secants._replace(weights=xp.where(changed[:, None], new, old))
+
+
+def _normalised(weights: Array, unit: float) -> Array:
+    """Weights in float32 that sum to ``1 / unit^2`` in each sample."""
+    xp = array_namespace(weights)
+    total = xp.sum(weights, axis=1, keepdims=True) * (unit * unit)
+    return xp.astype(weights / xp.where(total > 0, total, 1.0), xp.float32)
 
 
 def _ridge(identity: Array) -> float:
@@ -77,7 +104,7 @@ def _ridge(identity: Array) -> float:
 
 
 def _without_pairs(identity: Array) -> Array:
-    """The inverse if no pair is valid, (1, memory, memory)."""
+    """The inverse if no pair is used, (1, memory, memory)."""
     return identity[None, ...] * (1.0 / (1.0 + _ridge(identity)))
 
 
@@ -85,7 +112,7 @@ def accelerated(
     secants: Secants,
     move: Array,
     change: Array,
-    difference: Array,
+    residual: Array,
     usable: Array,
     worse: Array,
     max_step: Array | float,
@@ -93,93 +120,83 @@ def accelerated(
     """
     Store a pair in place of the oldest, and find what acceleration adds to the plain step.
 
-    ``move = dg - d dphi``, ``change = dphi`` and ``difference = target - phi`` are (N, m). The pair
-    is used in the samples in ``usable``, (N,) bool. In the samples in ``worse``, (N,) bool, the step
+    ``move = dg - dphi``, ``change = dphi`` and ``residual = target - phi`` are (N, m). The pair is
+    used in the samples in ``usable``, (N,) bool. In the samples in ``worse``, (N,) bool, the step
     leads back to the plain step of the point before: it is minus the move. Returns the pairs and
     the addition, (N, m), of length ``max_step`` at the most. The rings that are passed are
     overwritten if the library can do so.
     """
     xp = array_namespace(move)
-    moves, changes, lengths, inverse, valid, weights, identity, slot = secants
-    single, double = valid.dtype, identity.dtype
+    moves, changes, lengths, scales, inverse, weights, identity, slot = secants
+    single = scales.dtype
     move, change = xp.astype(move, single), xp.astype(change, single)
     weighted = change * weights
     square = inner(weighted, change)
-    nonzero = square > SMALLEST
-    norm = xp.sqrt(xp.where(nonzero, square, 1.0))
-    scale = (1.0 / norm)[:, None]
-    move *= scale
-    change *= scale
+    usable = usable & (square > SMALLEST)
+    scale = xp.where(usable, 1.0 / xp.sqrt(xp.where(usable, square, 1.0)), 0.0)
     moves, changes = put(moves, slot, move), put(changes, slot, change)
-    lengths = put(lengths, slot, xp.max(xp.abs(move), axis=1))
-    valid = put(valid, slot, xp.astype(usable & nonzero, single))
-    row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scale * valid * valid[:, slot, None])
-    inverse = _replaced(inverse, xp.astype(row, double), identity, slot)
-    secants = Secants(
-        moves,
-        changes,
-        lengths,
-        inverse,
-        valid,
-        weights,
-        identity,
-        (slot + 1) % moves.shape[1],
-    )
-    shares = _shares(secants, difference, max_step)
-    newest = xp.astype(identity[slot, ...], single)
-    shares = xp.where(worse[:, None], norm[:, None] * (-1.0 * newest), shares)
-    return secants, _combined(secants, shares, difference.dtype)
+    lengths = put(lengths, slot, xp.sqrt(inner(move, move)))
+    scales = put(scales, slot, scale)
+    row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scales * scale[:, None])
+    inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, slot)
+    following = (slot + 1) % moves.shape[1]
+    secants = Secants(moves, changes, lengths, scales, inverse, weights, identity, following)
+    back = xp.astype(identity[slot, ...], single) * (-1.0)
+    shares = xp.where(worse[:, None], back[None, :], _shares(secants, residual, max_step))
+    return secants, _combined(moves, shares, residual.dtype)
 
 
-def predicted(secants: Secants, difference: Array, max_step: Array | float) -> Array:
+def predicted(secants: Secants, residual: Array, max_step: Array | float) -> Array:
     """What acceleration adds to the plain step, (N, m), without a new pair."""
-    return _combined(secants, _shares(secants, difference, max_step), difference.dtype)
+    return _combined(secants.moves, _shares(secants, residual, max_step), residual.dtype)
 
 
-def _shares(secants: Secants, difference: Array, max_step: Array | float) -> Array:
+def _shares(secants: Secants, residual: Array, max_step: Array | float) -> Array:
     """The coefficients of the pairs, (N, memory), by least squares."""
-    xp = array_namespace(difference)
-    valid, inverse = secants.valid, secants.inverse
-    weighted = xp.astype(difference, valid.dtype) * secants.weights
-    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * valid
+    xp = array_namespace(residual)
+    scales, inverse = secants.scales, secants.inverse
+    weighted = xp.astype(residual, scales.dtype) * secants.weights
+    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * scales
     shares = xp.matmul(inverse, xp.astype(products, inverse.dtype)[:, :, None])[:, :, 0]
-    shares = xp.astype(shares, valid.dtype) * valid
-    # A bound on the largest entry of the step; 1e-30 instead of 0.
-    length = xp.sum(xp.abs(shares) * secants.lengths, axis=1) + 1e-30
+    shares = xp.astype(shares, scales.dtype) * scales
+    # A bound on the length of the step; 1e-30 instead of 0.
+    length = inner(xp.abs(shares), secants.lengths) + 1e-30
     return shares * xp.minimum(max_step / length, xp.ones_like(length))[:, None]
 
 
-def _combined(secants: Secants, shares: Array, dtype: object) -> Array:
+def _combined(moves: Array, shares: Array, dtype: object) -> Array:
+    """The moves of each sample with the given coefficients, summed; (N, m)."""
     xp = array_namespace(shares)
-    return xp.astype(xp.matmul(shares[:, None, :], secants.moves)[:, 0, :], dtype)
+    return xp.astype(xp.matmul(shares[:, None, :], moves)[:, 0, :], dtype)
 
 
 def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) -> Array:
     """
-    The inverse of a matrix in which one row and column are replaced, (N, memory, memory).
+    The inverse of a matrix of which one row and column are replaced, (N, memory, memory).
 
-    The row ends with the diagonal... by two corrections of rank one: the Schur complement without the old row, and
-    the bordering with the new one.
+    By two corrections of rank one, for the removal of the old row and for the new one. The diagonal
+    of the matrix is one plus the ridge.
     """
     xp = array_namespace(inverse)
     unit = identity[slot, ...]
-    old = inverse[:, :, slot]
-    others = row * (1.0 - unit)
-    reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
-    border = xp.matmul(reduced, others[:, :, None])[:, :, 0]
     ridge = _ridge(identity)
-    pivot = 1.0 + ridge - xp.sum(others * border, axis=1)
-    border = (border - unit) / xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
+    old = inverse[:, :, slot]
+    row = row * (1.0 - unit)
+    reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
+    border = xp.matmul(reduced, row[:, :, None])[:, :, 0]
+    pivot = 1.0 + ridge - inner(row, border)
+    # At least the ridge without rounding.
+    border = (border - unit) / xp.sqrt(xp.maximum(pivot, xp.full_like(pivot, 0.5 * ridge)))[:, None]
     return reduced + border[:, :, None] * border[:, None, :]
 
 
 def without(secants: Secants, samples: Array) -> Secants:
     """Forget all pairs of the given samples, (N,) bool."""
     xp = array_namespace(samples)
-    kept = xp.astype(~samples, secants.valid.dtype)
+    scales = xp.where(samples[:, None], 0.0, secants.scales)
     reset = _without_pairs(secants.identity)
     inverse = xp.where(samples[:, None, None], reset, secants.inverse)
-    return secants._replace(valid=secants.valid * kept[:, None], inverse=inverse)
+    return secants._replace(scales=scales, inverse=inverse)
 
 
 def secants_of(secants: Secants, samples: NDArray[np.intp]) -> Secants:
@@ -193,7 +210,7 @@ def merged(secants: Secants, others: Secants, samples: NDArray[np.intp]) -> Seca
     xp = array_namespace(secants.moves)
     shift = int(secants.slot) - int(others.slot)
     stacks = []
-    for name in ("moves", "changes", "lengths", "inverse", "valid"):
+    for name in ("moves", "changes", "lengths", "scales", "inverse"):
         theirs = xp.roll(getattr(others, name), shift, axis=1)
         if name == "inverse":
             theirs = xp.roll(theirs, shift, axis=2)

@@ -23,7 +23,13 @@ from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
 from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, PlainRange, TransportProblem
-from wtfarray._transport.sinkhorn import SinkhornState, Target, first_state, sinkhorn_step
+from wtfarray._transport.sinkhorn import (
+    SinkhornState,
+    first_state,
+    masked_target,
+    memory_for,
+    sinkhorn_step,
+)
 
 MEMORY = 8
 """Number of secants per sample."""
@@ -153,9 +159,8 @@ def solve_compiled(
     problem: TransportProblem, g: Array, Y: Array, tol: Array, max_iter: Array
 ) -> tuple[Array, Array]:
     """Iterate until the relative gap is at most ``tol``; returns g and the values, (N,)."""
-    live = (Y > 0) & problem.reachable
-    target = Target(Y, jnp.log(jnp.where(live, Y, 1.0)), live)
-    memory = max(1, min(MEMORY, math.prod(g.shape[1:]) // 2))
+    target = masked_target(problem, Y)
+    memory = min(MEMORY, memory_for(math.prod(g.shape[1:])))
     radius, factor = search_radius(problem), gap_factor(problem)
 
     def advance(carry: Carry) -> Carry:
@@ -180,7 +185,7 @@ def solve_compiled(
     never = jnp.asarray(math.inf, dtype=g.dtype)
     first = Carry(
         first_state(problem, g),
-        new_secants(memory, flat(Y)),
+        new_secants(memory, flat(Y), problem.damping),
         *(jnp.asarray(0), jnp.zeros_like(problem.mass), never, never, never),
     )
     carry = lax.while_loop(unfinished, advance, first)

@@ -22,8 +22,10 @@ class Iterate:
     marginal: Marginal
     shift: Array
     """Constant added to each sample of g after the marginal was computed, (N,)."""
-    log_ratio: Array
-    """``log(Y exp(-g/lam) / q)``, 0 at the solution and where Y or the sample of X is 0."""
+    residual: Array
+    """``unit log(Y exp(-g/lam) / q)``, 0 at the solution and where Y or the sample of X is 0."""
+    unit: float
+    """The `damping` of the problem, which makes the residual the plain Sinkhorn step."""
     gradient: Array
     """``Y exp(-g/lam) - q``, the gradient of the dual value in g."""
     decrement: Array
@@ -46,8 +48,8 @@ class Iterate:
         xp = array_namespace(self.g)
         weights = xp.abs(self.gradient)  # q + |s - q| >= max(q, s)
         weights += self.marginal.q
-        weights *= self.log_ratio
-        return inner(self.log_ratio, weights) * (0.5 * factor)
+        weights *= self.residual
+        return inner(self.residual, weights) * (0.5 * factor / self.unit**2)
 
 
 def dual_values(problem: TransportProblem, point: Iterate, Y: Array) -> Array:

@@ -166,8 +166,10 @@ class Newton:
         error = xp.where(near, point.decrement, point.size * self._radius)
         light_step = xp.where(point.light, log_ratio * self.problem.damping, 0.0)
         error = error + xp.abs(inner(point.gradient, light_step))
-        q, log_Kf, log_ratio, gradient = (
-            xp.reshape(array, shape) for array in (point.q, point.logs, log_ratio, point.gradient)
+        unit = self.problem.damping
+        residual = log_ratio * unit
+        q, log_Kf, residual, gradient = (
+            xp.reshape(array, shape) for array in (point.q, point.logs, residual, point.gradient)
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
@@ -176,7 +178,17 @@ class Newton:
         )
         total, distance = to_host(sums).tolist()
         return Iterate(
-            self.g, marginal, shift, log_ratio, gradient, error, point.size, None, total, distance
+            self.g,
+            marginal,
+            shift,
+            residual,
+            unit,
+            gradient,
+            error,
+            point.size,
+            None,
+            total,
+            distance,
         )
 
     def _advanced(self, point: _Point, log_ratio: Array, Y: Array, live: Array) -> _Point:

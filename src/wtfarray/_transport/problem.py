@@ -196,25 +196,29 @@ class TransportProblem:
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
         xp = array_namespace(g)
-        log_q, log_Kf = self._log_marginal(g)
+        log_adjoint, log_Kf = self._log_adjoint(g)
+        log_q = self._masked(g) * (1.0 / self.kernel.eps) + log_adjoint
         return self.value_of_logs(log_Kf), xp.exp(log_q)
 
-    def marginal(self, g: Array, *, safe: bool, masked: bool = True) -> tuple[Marginal, Array]:
+    def marginal(
+        self, g: Array, *, safe: bool, masked: bool = True
+    ) -> tuple[Marginal, Array, Array]:
         """
-        The second marginal of the plan of g with full relative accuracy, and its logarithm.
+        The second marginal q of the plan of g with full relative accuracy, and ``log K^T a``.
 
-        Entries of g may be -inf if ``masked``. Without ``safe``, plain products are used, which
-        may lose digits: see `Marginal.lost`.
+        The logarithm is returned up to a constant per sample, (N,), which is to be subtracted from
+        it. Entries of g may be -inf if ``masked``. Without ``safe``, plain products are used,
+        which may lose digits: see `Marginal.lost`.
         """
         xp = array_namespace(g)
         if safe:
-            log_q, log_Kf = self._log_marginal(g)
-            return Marginal(xp.exp(log_q), None, None, log_Kf), log_q
+            logs, log_Kf = self._log_adjoint(g)
+            q = xp.exp(self._masked(g) * (1.0 / self.kernel.eps) + logs)
+            return Marginal(q, None, None, log_Kf), logs, 0.0 * self.mass
         logs, top = self._shifted(g)
         f = xp.exp(logs)
         Kf, lost = self._denominator(f)
         back = self.kernel.apply_adjoint(self.data / Kf)
-        axes = tuple(range(1, g.ndim))
         if self.plain_range.never_underflows:
             lost = ~(top > -math.inf)  # samples in which all of g is -inf
         else:
@@ -223,12 +227,11 @@ class TransportProblem:
             if masked or not self.all_reachable:
                 ignored = (logs == -math.inf) | (spread(self.mass, g) == 0)
                 needed = xp.where(ignored, math.inf, back)
-            lost = lost | (xp.min(needed, axis=axes) < self.plain_range.threshold)
-            back = xp.maximum(back, self.plain_range.floor)
-        log_q = xp.log(back)
-        log_q += logs
+            least = xp.min(needed, axis=tuple(range(1, g.ndim)))
+            lost = lost | (least < self.plain_range.threshold)
+            back = xp.maximum(back, xp.full_like(back[:1, ...], self.plain_range.floor))
         f *= back
-        return Marginal(f, lost, Kf, top), log_q
+        return Marginal(f, lost, Kf, top), xp.log(back), top * (1.0 / self.kernel.eps)
 
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
@@ -262,11 +265,10 @@ class TransportProblem:
         Kf += self.padding
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.plain_range.threshold
 
-    def _log_marginal(self, g: Array) -> tuple[Array, Array]:
-        """``log q`` and ``log K f``."""
-        h = self._masked(g) * (1.0 / self.kernel.eps)
-        log_Kf = self.kernel.log_apply(h)
-        return h + self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
+    def _log_adjoint(self, g: Array) -> tuple[Array, Array]:
+        """``log K^T a``, ``a = X / K f``, and ``log K f``."""
+        log_Kf = self.kernel.log_apply(self._masked(g) * (1.0 / self.kernel.eps))
+        return self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
 
     def log_scaling(self, log_Kf: Array) -> Array:
         """``log a = log(X / K f)``, -inf where X is 0."""

@@ -30,6 +30,7 @@ from wtfarray._transport.anderson import (
     merged,
     new_secants,
     predicted,
+    reweighted,
     secants_of,
     without,
 )
@@ -39,17 +40,26 @@ from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
-"""Number of secants per sample."""
-GROWTH = 1.5
+"""Largest number of secants per sample."""
+BINS_PER_SECANT = 8
+"""Samples with few bins keep fewer secants: theirs are soon out of date, and the rest takes time."""
+GROWTH = 3.0
+KEEP = True
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
+
+
+def memory_for(bins: int) -> int:
+    """Number of secants of samples with the given number of bins."""
+    # At most half as many as unknowns: more would only fit the rounding.
+    return max(1, min(MEMORY, bins // 2, max(6, bins // BINS_PER_SECANT)))
 
 
 class Target(NamedTuple):
     """The model Y for which the inner problem is solved."""
 
     Y: Array
-    log_Y: Array
-    """0 where not live."""
+    scaled_logs: Array
+    """log Y times the damping, 0 where not live."""
     live: Array | None
     """Bins, (N, ...) bool, where Y is positive and that mass of X can reach; None: all bins."""
 
@@ -65,9 +75,15 @@ def target_of(problem: TransportProblem, Y: Array) -> Target:
     """The target; ``live`` is None if possible, because masks take extra passes over memory."""
     xp = array_namespace(Y)
     if problem.all_reachable and float(xp.min(Y)) > 0:
-        return Target(Y, xp.log(Y), None)
+        return Target(Y, xp.log(Y) * problem.damping, None)
+    return masked_target(problem, Y)
+
+
+def masked_target(problem: TransportProblem, Y: Array) -> Target:
+    """The target with a mask of its live bins."""
+    xp = array_namespace(Y)
     live = (Y > 0) & problem.reachable
-    return Target(Y, xp.log(xp.where(live, Y, 1.0)), live)
+    return Target(Y, xp.log(xp.where(live, Y, 1.0)) * problem.damping, live)
 
 
 class SinkhornState(NamedTuple):
@@ -77,10 +93,10 @@ class SinkhornState(NamedTuple):
     """The potential at which the next iteration evaluates the marginal."""
     g: Array
     """The last potential."""
-    phi: Array
-    """``g/lam + log q`` at the last potential, 0 where not live."""
+    rest: Array
+    """``phi - g`` there, ``phi = damping (g/lam + log q)``; -g where not live."""
     known: Array
-    """Whether, (N,) bool, g and phi of a sample were evaluated."""
+    """Whether, (N,) bool, g and the rest of a sample were evaluated."""
     size: Array
     """L1 norms of the last gradient, (N,); inf before the first iteration for a model."""
 
@@ -104,65 +120,67 @@ def sinkhorn_step(
     """
     One iteration: evaluate the marginal at g, store a secant, and find the next potential.
 
-    A sample whose gradient has grown (`Iterate.worse`) returns to its last plain step; its secants
-    are to be forgotten before the next iteration.
-
     The marginal is computed by plain products or, if ``safe``, in the log domain. Accelerated steps
-    are at most ``max_step`` long. The rings of ``secants`` are written in place if possible.
+    are at most ``max_step`` long. A sample whose gradient has grown (`Iterate.worse`) returns to
+    its last plain step; its secants are to be forgotten before the next iteration. The rings of
+    ``secants`` are written in place if possible.
     """
     xp = array_namespace(state.ahead)
-    damping, live = problem.damping, target.live
-    masked = target.masked(problem, state.ahead)
-    marginal, phi = problem.marginal(masked, safe=safe, masked=live is not None)
-    g, scaled_Y, shift = state.ahead, target.Y, 0.0 * problem.mass
+    damping, live, g = problem.damping, target.live, state.ahead
+    masked = target.masked(problem, g)
+    marginal, logs, offset = problem.marginal(masked, safe=safe, masked=live is not None)
+    scaled_Y, shift = target.Y, 0.0 * problem.mass
     if not problem.conserves_mass:
         shift, scaled_Y = translation(problem, g, target.Y, live)
         g = g + spread(shift, g)
         if live is not None:
             g = xp.where(problem.reachable, g, SATURATION * problem.lam)
-        phi += g * (1.0 / problem.lam)
+        offset = offset + shift * (1.0 / problem.kernel.eps)
+    # phi = damping (g/lam + log q), and log q = (g - shift) / eps + log K^T a.
+    rest = logs - spread(offset, g)
+    rest *= damping
     if live is not None:
-        phi = xp.where(live, phi, 0.0)
+        rest = xp.where(live, rest, -g)
     gradient = scaled_Y - marginal.q
     size = per_sample(xp.abs(gradient))
     worse = ~(size <= GROWTH * state.size)
-    change = phi - state.phi
-    move = g - state.g
-    move -= change * damping
-    log_ratio = target.log_Y - phi
     reliable = state.known & ~worse
+    known = size >= 0
     if marginal.lost is not None:
-        reliable = reliable & ~marginal.lost
+        known = ~marginal.lost
+        reliable = reliable & known
     if not problem.kernel.all_finite:
         # With infinite costs g may diverge: no secants while most mass is in the wrong place.
-        secants = without(secants, size > problem.mass)
-        reliable = reliable & (size <= problem.mass)
-    vectors = (flat(vector) for vector in (move, change, log_ratio))
+        far = size > problem.mass
+        secants = without(secants, far)
+        reliable = reliable & ~far
+    move = state.rest - rest  # dg - dphi
+    change = g - state.g
+    change -= move
+    plain = target.scaled_logs - rest
+    residual = plain - g
+    vectors = (flat(vector) for vector in (move, change, residual))
     secants, extra = accelerated(secants, *vectors, reliable, worse & state.known, max_step)
-    plain = log_ratio * damping
-    step = plain + xp.reshape(extra, tuple(g.shape))
-    decrement = xp.maximum(xp.abs(inner(gradient, step)), xp.abs(inner(gradient, plain)))
-    step += g
+    first = inner(gradient, residual)
+    decrement = xp.maximum(xp.abs(first), xp.abs(first + inner(gradient, extra)))
+    plain += xp.reshape(extra, tuple(g.shape))
     size = xp.where(worse, math.inf, size)
-    point = Iterate(g, marginal, shift, log_ratio, gradient, decrement, size, worse)
-    known = size >= 0 if marginal.lost is None else ~marginal.lost
-    return SinkhornState(step, g, phi, known, size), secants, point
+    point = Iterate(g, marginal, shift, residual, damping, gradient, decrement, size, worse)
+    return SinkhornState(plain, g, rest, known, size), secants, point
 
 
 def predicted_potential(
-    problem: TransportProblem,
-    target: Target,
-    state: SinkhornState,
-    secants: Secants,
-    max_step: Array | float,
+    target: Target, state: SinkhornState, secants: Secants, max_step: Array | float
 ) -> Array:
     """The next potential for a new target: phi at the last g is known, whatever the target."""
     xp = array_namespace(state.g)
-    log_ratio = target.log_Y - state.phi
+    plain = target.scaled_logs - state.rest
+    residual = plain - state.g
     if target.live is not None:
-        log_ratio = xp.where(target.live, log_ratio, 0.0)
-    extra = predicted(secants, flat(log_ratio), max_step)
-    return state.g + xp.reshape(extra, tuple(state.g.shape)) + log_ratio * problem.damping
+        residual = xp.where(target.live, residual, 0.0)
+        plain = residual + state.g
+    extra = predicted(secants, flat(residual), max_step)
+    return plain + xp.reshape(extra, tuple(state.g.shape))
 
 
 def summary(point: Iterate, weights: Array | None) -> Array:
@@ -213,8 +231,7 @@ class Sinkhorn:
         self.patience = math.inf
         self.spent = 0
         """Iterations so far, with those of samples on their own."""
-        # More pairs than unknowns would only fit the rounding.
-        self._memory = max(1, min(memory or MEMORY, math.prod(g.shape[1:]) // 2))
+        self._memory = memory or memory_for(math.prod(g.shape[1:]))
         self._state = first_state(problem, g)
         self._secants: Secants | None = None
         self._radius = search_radius(problem)
@@ -236,9 +253,11 @@ class Sinkhorn:
         problem = self.problem
         target = target_of(problem, Y)
         if self._secants is None:
-            self._secants = new_secants(self._memory, xp.reshape(Y, (Y.shape[0], -1)))
-        elif self.continues:
-            self.g = predicted_potential(problem, target, self._state, self._secants, self._radius)
+            self._secants = new_secants(self._memory, flat(Y), problem.damping)
+        else:
+            self._secants = reweighted(self._secants, flat(Y), problem.damping)
+        if self.continues:
+            self.g = predicted_potential(target, self._state, self._secants, self._radius)
         start = self._state.size + math.inf
         self._state = self._state._replace(ahead=self.g, size=start)
         separates = self._stragglers.begin(Y)
@@ -283,7 +302,7 @@ class Sinkhorn:
             None if weights is None else take_samples(weights, samples),
         )
         solver._safe = self._safe
-        if self._secants is not None:
+        if self._secants is not None and KEEP:
             solver._state = SinkhornState(*(take_samples(s, samples) for s in self._state))
             solver._secants = secants_of(self._secants, samples)
         return solver
