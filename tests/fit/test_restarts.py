@@ -82,16 +82,16 @@ class TestBestOf:
         assert best.objective == min(fit.objective for fit in single)
 
     def test_several_starts_are_not_worse_and_certified(self, array):
-        X = data((6, 8))
+        X = array(data((6, 8)))
         loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.1, lam=2.0)
-        single = wtf.nmf(array(X), 2, loss, rng=0)
-        best = wtf.nmf(array(X), 2, loss, rng=0, n_init=3)
+        single = wtf.nmf(X, 2, loss, rng=0)
+        best = wtf.nmf(X, 2, loss, rng=0, n_init=3)
         assert best.converged
         assert best.objective <= single.objective + 0.01 * abs(single.objective)
         assert objective_of(X, best) == pytest.approx(best.objective, abs=best.gap + 1e-8)
         values = [record.objective for record in best.history]
         assert values == sorted(values, reverse=True)
-        again = wtf.nmf(array(X), 2, loss, rng=0, n_init=3)
+        again = wtf.nmf(X, 2, loss, rng=0, n_init=3)
         assert again.objective == best.objective
         assert_same_factors(again.factors, best.factors, rtol=0)
 
