@@ -1,7 +1,5 @@
 """One start of a fit: certified objective, smoothing levels, early ends; the best of several."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fitting import (
@@ -83,20 +81,6 @@ class TestEnds:
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
     @numpy_only
-    def test_interrupt_ends_all_starts(self):
-        steps = []
-
-        def interrupt(state):
-            steps.append(state.n_iter)
-            if steps.count(1) == 2:
-                raise KeyboardInterrupt
-
-        with unfinished("interrupted"):
-            fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=4, callback=interrupt)
-        assert steps.count(1) == 2
-        assert not fit.converged
-
-    @numpy_only
     def test_interrupted_certificate_is_computed_again(self, monkeypatch):
         certify = FactorisationProblem.certify
 
@@ -110,34 +94,6 @@ class TestEnds:
             fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
         assert fit.stopped
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
-
-    @numpy_only
-    def test_interrupt_between_starts_returns_the_finished_one(self, monkeypatch):
-        start, calls = driver.first_start, []
-
-        def interrupted(*arguments):
-            calls.append(None)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return start(*arguments)
-
-        monkeypatch.setattr(driver, "first_start", interrupted)
-        with unfinished("interrupted"):
-            fit = wtf.cp(data(), 2, LOSSES["KL"], rng=0, n_init=3)
-        monkeypatch.undo()
-        assert fit.objective == wtf.cp(data(), 2, LOSSES["KL"], rng=0).objective
-
-
-class TestRestarts:
-    @numpy_only
-    def test_n_init_returns_the_best(self):
-        options = {"rho": 1e-3, "init": "random"}
-        rng = np.random.default_rng(5)
-        single = [wtf.cp(data(), 3, LOSSES["KL"], rng=rng, **options) for _ in range(4)]
-        objectives = [fit.objective for fit in single]
-        best = wtf.cp(data(), 3, LOSSES["KL"], rng=5, n_init=4, **options)
-        assert min(objectives) < max(objectives)
-        assert best.objective == min(objectives)
 
 
 def specification(array, X, loss, kind="nmf"):
@@ -188,55 +144,6 @@ class TestSolution:
         assert not found.converged
         assert found.n_iter == 2
         assert found.message.startswith("stopped by the callback")
-
-
-@numpy_only
-class TestBestOf:
-    """Starts that are not solved: each has an objective of its own."""
-
-    def solutions(self, monkeypatch, objectives, reasons=()):
-        spec = specification(np.asarray, data((4, 5)), wtf.KullbackLeibler())
-        given = driver.solve(spec, options(), np.random.default_rng(0))
-        queue = [
-            replace(given, objective=objective, message=f"start {n}")
-            for n, objective in enumerate(objectives)
-        ]
-        for n, reason in reasons:
-            queue[n] = replace(queue[n], reason=reason, converged=False)
-        left = list(queue)
-        monkeypatch.setattr(driver, "solve", lambda *_: left.pop(0))
-        return spec, queue, left
-
-    def test_lowest_objective_is_returned(self, monkeypatch):
-        spec, queue, left = self.solutions(monkeypatch, [3.0, -1.0, 2.0])
-        assert driver.best_of(3, spec, options(), None) is queue[1]
-        assert left == []
-
-    def test_single_start_is_returned(self, monkeypatch):
-        spec, queue, left = self.solutions(monkeypatch, [3.0, -1.0])
-        assert driver.best_of(1, spec, options(), None) is queue[0]
-        assert len(left) == 1
-
-    @pytest.mark.parametrize("reason", [StopReason.CALLBACK, StopReason.INTERRUPTED])
-    def test_caller_ends_all_starts_and_gets_the_best(self, monkeypatch, reason):
-        spec, queue, left = self.solutions(monkeypatch, [1.0, 3.0, 0.0], [(1, reason)])
-        found = driver.best_of(3, spec, options(), None)
-        assert len(left) == 1
-        assert found.objective == 1.0
-        assert found.blocks is queue[0].blocks
-        assert not found.converged
-        assert found.reason is reason
-        assert found.message == "start 1"
-
-    def test_interrupt_before_the_first_result_is_raised(self, monkeypatch):
-        spec, *_ = self.solutions(monkeypatch, [1.0])
-
-        def interrupted(*_):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(driver, "solve", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            driver.best_of(2, spec, options(), None)
 
 
 ADVICE = "consider dividing each sample by its sum"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import overload
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -24,7 +26,9 @@ from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.block_descent import Sweep, descend
+from wtfarray._solvers.envelope import Progress
 from wtfarray._solvers.joint import Resumable, solve_jointly
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
@@ -61,40 +65,17 @@ def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator)
         journal = Journal(options.callback, bar)
         problem = spec.problem(options.batch)
         start = first_start(spec, problem, options, rng, journal)
-        _check_mass(spec, problem, start.blocks, rng)
+        check_mass(spec, problem, start.blocks, rng)
         if start.ended is not None:
             blocks, reason = start.blocks, start.ended
         elif options.solver == "envelope":
-            blocks, reason = _solve_jointly(problem, start, options, journal)
+            blocks, reason = solve_jointly_from(problem, start, options, journal)
         else:
             blocks, reason = _solve_blockwise(spec, problem, start, options, journal)
-        return _certify(spec, problem, blocks, reason, options, journal)
+        return certify(spec, problem, blocks, reason, options, journal)
 
 
-def best_of(
-    starts: int, spec: Specification, options: SolverOptions, rng: np.random.Generator
-) -> FitSolution:
-    """The best of several initialisations; an interrupt or the callback ends all of them."""
-    found: list[FitSolution] = []
-    for _ in range(starts):
-        try:
-            found.append(solve(spec, options, rng))
-        except KeyboardInterrupt:  # before this initialisation had a solution to return
-            if not found:
-                raise
-            reason, message = StopReason.INTERRUPTED, StopReason.INTERRUPTED.value
-            break
-        if found[-1].reason.by_caller:
-            reason, message = found[-1].reason, found[-1].message
-            break
-    else:
-        return min(found, key=lambda solution: solution.objective)
-    # Not all initialisations were run, even if an earlier one converged.
-    best = min(found, key=lambda solution: solution.objective)
-    return replace(best, converged=False, reason=reason, message=message)
-
-
-def _check_mass(
+def check_mass(
     spec: Specification,
     problem: FactorisationProblem,
     blocks: list[Array],
@@ -133,13 +114,52 @@ def _refuse_empty_samples(problem: TransportProblem, model: Array) -> None:
         raise ValueError(msg)
 
 
-def _solve_jointly(
+@dataclass(frozen=True, eq=False)
+class Paused:
+    """A fit that was paused; the states of its inner problems have to be restored with it."""
+
+    progress: Progress
+    pairs: CurvaturePairs
+
+
+@overload
+def solve_jointly_from(
     problem: FactorisationProblem, start: Start, options: SolverOptions, journal: Journal
-) -> tuple[list[Array], StopReason]:
-    """Minimise over all blocks at once; continue from the checkpoint if it exists."""
+) -> tuple[list[Array], StopReason]: ...
+
+
+@overload
+def solve_jointly_from(
+    problem: FactorisationProblem,
+    start: Start,
+    options: SolverOptions,
+    journal: Journal,
+    *,
+    paused: Paused | None,
+    pause: Callable[[Progress], bool] | None,
+) -> tuple[list[Array], StopReason] | Paused: ...
+
+
+def solve_jointly_from(
+    problem: FactorisationProblem,
+    start: Start,
+    options: SolverOptions,
+    journal: Journal,
+    *,
+    paused: Paused | None = None,
+    pause: Callable[[Progress], bool] | None = None,
+) -> tuple[list[Array], StopReason] | Paused:
+    """
+    Minimise over all blocks at once; continue from the checkpoint if it exists.
+
+    ``pause(progress)`` is called after every L-BFGS step and pauses the fit by returning True;
+    ``paused`` continues a fit that was paused.
+    """
     objective = JointObjective(problem, start.blocks)
     x, resume, checkpoint = objective.pack(start.blocks), None, options.checkpoint
     stored = None
+    if paused is not None:
+        x, resume = paused.progress.current.point.x, (paused.progress, paused.pairs)
     if checkpoint is not None:
         stored = checkpoint.read(objective, x, len(start.levels))
     if stored is not None:
@@ -148,6 +168,7 @@ def _solve_jointly(
         objective.restore(stored.states)
         journal.resume(stored.history, stored.n_iter, stored.seconds)
     journal.latest = partial(objective.blocks, x)
+    held: list[Paused] = []
 
     def report(current: Evaluation, level: float, resumable: Resumable | None) -> bool:
         point = current.point
@@ -159,7 +180,9 @@ def _solve_jointly(
                 term.drop_history()
             states, records = objective.states(), journal.records
             checkpoint.write(*resumable, states, records, journal.n_iter, journal.seconds)
-        return stop
+        if pause is not None and resumable and not stop and pause(resumable[0]):
+            held.append(Paused(*resumable))
+        return stop or bool(held)
 
     try:
         x, reason = solve_jointly(
@@ -174,7 +197,7 @@ def _solve_jointly(
         )
     except KeyboardInterrupt:
         return journal.latest(), StopReason.INTERRUPTED
-    return objective.blocks(x), reason
+    return held[0] if held else (objective.blocks(x), reason)
 
 
 def _solve_blockwise(
@@ -214,7 +237,7 @@ def _solve_blockwise(
     return found.blocks, found.reason
 
 
-def _certify(
+def certify(
     spec: Specification,
     problem: FactorisationProblem,
     blocks: list[Array],

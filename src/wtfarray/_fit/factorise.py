@@ -10,8 +10,8 @@ import numpy as np
 
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
-from wtfarray._fit.driver import best_of
 from wtfarray._fit.options import FitOptions, solver_options
+from wtfarray._fit.restarts import best_of
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, Weights, specify
 from wtfarray._losses.protocol import Loss
@@ -59,7 +59,8 @@ def cp(
             mean are raised to that value, because an exact zero would remain zero. By default "kl",
             or "random" if most of X is zero.
         n_init : int, default 1
-            Number of initialisations; the best result is returned.
+            Number of initialisations; the best result is returned. With "envelope", those that
+            fall behind are stopped early, and 8 take about as long as 3 fits.
         rng : int or numpy.random.Generator
             Seed of the initialisation.
         solver : {"envelope", "dual"}

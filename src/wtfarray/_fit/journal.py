@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,6 +52,10 @@ class Journal:
         self.n_iter = 0
         self.latest: Callable[[], list[Array]] = list
         """The blocks after the last step."""
+        self.objective = math.inf
+        """The objective after the last step, at the level of that step."""
+        self.level = math.inf
+        """The level of the last step, as in `FitState`."""
         self._values: list[float] = []
         self._callback = callback
         self._bar = bar
@@ -78,6 +83,7 @@ class Journal:
         """Record a step; True if the callback ends the fit."""
         self.n_iter += 1
         self.latest = blocks
+        self.objective, self.level = objective, level
         if level == 1.0:
             self._record(objective, gap, evaluations)
         self._bar.step(objective, gap)

@@ -54,7 +54,7 @@ class WassersteinNMF(WassersteinDecomposition):
     init : {None, "kl", "random", "nnsvd"}
         Initialisation; see `wtfarray.cp`.
     n_init : int, default 1
-        Number of initialisations; the best result is kept.
+        Number of initialisations; those that fall behind are stopped, and the best is kept.
     max_iter : int, default 300
         Largest number of iterations.
     tol : float, default 1e-5

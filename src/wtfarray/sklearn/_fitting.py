@@ -10,8 +10,9 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.typing import Array
-from wtfarray._fit.driver import FitSolution, best_of
+from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.restarts import best_of
 from wtfarray._fit.specification import Kind, Specification, specify
 from wtfarray._fit.starts import feasible, kl_steps
 from wtfarray._losses.wasserstein import Wasserstein
