@@ -195,7 +195,7 @@ class SteepTerm:
 
     scale = 1.0
 
-    def evaluate(self, model, tolerance, max_iter):
+    def evaluate(self, model, tolerance, max_iter):  # noqa: ARG002
         gradient = np.where(np.arange(model.size).reshape(model.shape) % 2, 1e38, -1e38)
         gradient = gradient.astype(model.dtype)
         return TermValue(1.0, 0.0, 0.0, gradient, converged=True)
