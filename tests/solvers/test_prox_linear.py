@@ -371,3 +371,14 @@ class TestAlternate:
         found, reason = self.run(objective, term, x)
         assert reason is StopReason.UNSOLVED
         assert (found == x).all()
+
+
+@numpy_only
+def test_steps_end_when_too_many_evaluations_were_spent(monkeypatch):
+    X, loss = histograms(6, 8, 1), wtf.Wasserstein(wtf.grid_cost(8), 1e-3)
+    settings = replace(prox_linear.SETTINGS, total_evaluations=200)
+    monkeypatch.setattr(prox_linear, "SETTINGS", settings)
+    with pytest.warns(UserWarning, match="very many evaluations"):
+        fit = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
+    assert not fit.converged
+    assert fit.gap <= 1e-3 * max(abs(fit.objective), 6e-3)

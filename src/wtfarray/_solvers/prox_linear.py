@@ -53,6 +53,8 @@ class ProxLinearSettings:
     """Largest factor by which a step may change the mass of a sample."""
     small_steps: int = 3
     """Stop after this number of consecutive steps with a decrease below the tolerance."""
+    total_evaluations: int = 20_000
+    """Evaluations of the loss, in all rounds, after which the method gives up."""
     rounds: int = 5
     """Largest number of alternations between prox-linear steps and L-BFGS."""
     finest_tol: float = 1e-8
@@ -282,23 +284,29 @@ def prox_linear_steps(
     tol: float,
     max_iter: int,
     report: Callable[[Evaluation], bool],
+    max_evaluations: float = math.inf,
 ) -> ProxLinearResult:
     """
     Continue with prox-linear steps from the last point of L-BFGS.
 
     The reason is STATIONARY if, to first order, no step can decrease the objective by ``tol``,
-    STUCK if no such step is found, and UNSOLVED if the inner problems did not converge.
+    STUCK if no such step is found, UNSOLVED if the inner problems did not converge, and WORK if the
+    term has been evaluated ``max_evaluations`` times.
     """
     inner_error = envelope.SETTINGS.inner_error
-    base = evaluate_until_solved(objective, x, inner_error * tol * term.scale)
+    xp = array_namespace(x)
+    rough = objective.evaluate(x, 0.02 * term.scale)
+    rounding = 10.0 * float(xp.finfo(x.dtype).eps) * abs(rough.point.value)
+    base = evaluate_until_solved(objective, x, max(inner_error * tol * term.scale, rounding))
     if not (base.converged and base.point.finite):
         return ProxLinearResult(base, StopReason.UNSOLVED, 0)
-    xp = array_namespace(x)
     smallest = float(xp.finfo(x.dtype).smallest_normal)
     g, distance, small_steps, accepted = term.potential, 0.0, 0, 0
     for _ in range(max_iter):
         if distance > SETTINGS.last_distance or small_steps == SETTINGS.small_steps:
             return ProxLinearResult(base, StopReason.STUCK, accepted)
+        if term.evaluations >= max_evaluations:
+            return ProxLinearResult(base, StopReason.WORK, accepted)
         least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
@@ -357,8 +365,11 @@ def alternate(
     xp = array_namespace(x)
     tol = max(tol, SETTINGS.finest_tol, 10.0 * float(xp.finfo(x.dtype).eps))
     left, reason = max_iter, StopReason.ITERATIONS
+    most = term.evaluations + SETTINGS.total_evaluations
     for _ in range(SETTINGS.rounds):
-        steps = prox_linear_steps(objective, term, x, tol=tol, max_iter=left, report=report)
+        steps = prox_linear_steps(
+            objective, term, x, tol=tol, max_iter=left, report=report, max_evaluations=most
+        )
         best, reason, left = steps.best, steps.reason, left - steps.accepted
         x = best.point.x
         if reason is not StopReason.STUCK:

@@ -88,6 +88,8 @@ class _Point:
 class _Progress:
     """Which samples still make progress beyond rounding; all fields are (N,)."""
 
+    value: Array
+    """The largest value so far."""
     size: Array
     """The smallest L1 norm of the gradient so far."""
     off: Array
@@ -100,12 +102,29 @@ class _Progress:
         """Samples, (N,) bool, that have reached the accuracy of their arithmetic."""
         return self.idle >= SETTINGS.idle_steps
 
-    def after(self, rises: Array, size: Array, off: Array) -> _Progress:
-        """The progress after a step; ``rises`` are the samples whose value rose, (N,) bool."""
+    @classmethod
+    def begin(cls, point: _Point) -> _Progress:
+        """No progress yet."""
+        huge = point.size + math.inf
+        return cls(point.value, huge, huge, 0.0 * point.size)
+
+    def after(self, value: Array, noise: Array, size: Array, off: Array) -> _Progress:
+        """The progress after a step to ``value``, known up to ``noise``, from size and off."""
         xp = array_namespace(size)
-        better = rises | (size < 0.9 * self.size) | (off < 0.9 * self.off)
+        better = (value > self.value + noise) | (size < 0.9 * self.size) | (off < 0.9 * self.off)
         idle = xp.where(better, 0.0 * self.idle, self.idle + 1.0)
-        return _Progress(xp.minimum(size, self.size), xp.minimum(off, self.off), idle)
+        highest, least, closest = (
+            xp.maximum(value, self.value),
+            xp.minimum(size, self.size),
+            xp.minimum(off, self.off),
+        )
+        return _Progress(highest, least, closest, idle)
+
+    def renewed(self, value: Array, samples: Array) -> _Progress:
+        """The progress of the given samples, (N,) bool, begins again, at ``value``."""
+        xp = array_namespace(value)
+        idle = xp.where(samples, 0.0 * self.idle, self.idle)
+        return _Progress(xp.maximum(value, self.value), self.size, self.off, idle)
 
 
 class Newton:
@@ -166,7 +185,7 @@ class Newton:
         start = self.g
         point = self._point(self._flat(start), Y, live)
         due = untried = self._continues and not settled and self._may_continue()
-        progress = _Progress(point.size + math.inf, point.size + math.inf, 0.0 * point.size)
+        progress = _Progress.begin(point)
         for n in itertools.count(1):
             if due:
                 point, progress, helped = self._continued(point, progress, Y, live, shape)
@@ -260,9 +279,8 @@ class Newton:
             t, trial = t * 0.25, trial + 1
             if trial == SETTINGS.idle_trials and not bool(xp.any(searching & (progress.idle < 1))):
                 trial = last
-        rose = best.value - point.value > noise
         off = xp.max(xp.abs(log_ratio), axis=1)
-        return best, progress.after(rose, point.size, off)
+        return best, progress.after(best.value, noise, point.size, off)
 
     def _noise(self, point: _Point) -> Array:
         """The rounding error of a difference of two values, (N,)."""
@@ -293,8 +311,7 @@ class Newton:
             g = found.g
         new = self._point(self._flat(g + change), Y, live)
         better = far & (new.value - point.value > self._noise(point))
-        idle = xp.where(better, 0.0 * progress.idle, progress.idle)
-        progress = _Progress(progress.size, progress.off, idle)
+        progress = progress.renewed(xp.where(better, new.value, point.value), better)
         helped = bool(xp.any(better))
         self._failures = 0 if helped else self._failures + 1
         self._pause = min(2**self._failures, SETTINGS.longest_pause)
