@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
 import time
@@ -12,11 +11,9 @@ from collections import Counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # arrays are small: threads would wait for each other
 
-from campaign import checks, faults
+from campaign import checks
+from campaign.workers import KINDS, work, work_together
 
-KINDS = {**checks.CHECKS, "faults": faults.check_faults}
-WEIGHTS = {"wasserstein": 4, "conjugate": 2, "faults": 0.5}
-"""How often a kind is drawn, as against once."""
 STATUSES = {
     "problems": "problems",
     "passed": "passed",
@@ -37,6 +34,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["numpy", "strict", "torch", "jax"], default="numpy")
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="can be repeated")
     parser.add_argument("--dtype", choices=["float32", "float64"], help="both if absent")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the problems")
     parser.add_argument("--repeat", type=int, metavar="SEED", help="one problem, all printed")
     return parser.parse_args(arguments)
 
@@ -50,17 +48,6 @@ def report(outcome: checks.Outcome, backend: str, dtype: str | None) -> None:
         f"--kind {outcome.kind} --repeat {outcome.seed}" + (f" --dtype {dtype}" if dtype else ""),
         flush=True,
     )
-
-
-def sequence(kinds: list[str], seed: int):
-    """Kinds and seeds without end; each kind as often as its weight says."""
-    credit = dict.fromkeys(kinds, 0.0)
-    for number in itertools.count():
-        for kind in kinds:
-            credit[kind] += WEIGHTS.get(kind, 1.0)
-        kind = max(kinds, key=credit.__getitem__)
-        credit[kind] -= sum(WEIGHTS.get(k, 1.0) for k in kinds)
-        yield kind, seed * 1_000_000 + number
 
 
 def summary(outcomes: list[checks.Outcome]) -> str:
@@ -115,22 +102,22 @@ def main(arguments: list[str] | None = None) -> int:
     given = parse(arguments)
     if given.repeat is not None:
         return repeat(given.kind or list(KINDS), given.repeat, given.backend, given.dtype)
-    library, outcomes = checks.backend(given.backend), []
-    begin = time.monotonic()
+    outcomes: list[checks.Outcome] = []
+    begin = last = time.monotonic()
     line = sys.stderr.isatty()
-    last = begin
-    for kind, seed in sequence(given.kind or list(KINDS), given.seed):
-        elapsed = time.monotonic() - begin
-        if elapsed > 60 * given.minutes or len(outcomes) == given.problems:
-            break
-        outcomes.append(checks.run(kind, seed, library, KINDS[kind], given.dtype))
-        if outcomes[-1].failed:
-            report(outcomes[-1], given.backend, given.dtype)
+    for outcome in work(given) if given.workers == 1 else work_together(given):
+        outcomes.append(outcome)
+        if outcome.failed:
+            report(outcome, given.backend, given.dtype)
+        else:
+            outcome.notes.clear()  # arrays as text: thousands of problems would fill the memory
         if line or time.monotonic() - last > 30:
             last = time.monotonic()
             failed = sum(o.failed for o in outcomes)
-            text = f"{elapsed / 60:5.1f} of {given.minutes:g} min, {len(outcomes)} problems"
+            minutes = (last - begin) / 60
+            text = f"{minutes:5.1f} of {given.minutes:g} min, {len(outcomes)} problems"
             print(f"{text}, {failed} failed", end="\r" if line else "\n", file=sys.stderr)
+    outcomes.sort(key=lambda outcome: outcome.seed)
     print(f"\n{given.backend}, seed {given.seed}: {time.monotonic() - begin:.0f} s")
     print(summary(outcomes))
     print(details(outcomes, given.backend))

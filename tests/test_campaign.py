@@ -14,8 +14,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent))
 
 from campaign import checks, oracle
-from campaign.__main__ import KINDS, main, sequence, summary
+from campaign.__main__ import main, parse, summary
 from campaign.problems import TransportLoss
+from campaign.workers import KINDS, sequence, work, work_together
 
 PROBLEMS = {
     ("wasserstein", "float64"): 24,
@@ -174,6 +175,15 @@ def test_a_failure_is_reported_with_its_command(on_numpy, monkeypatch, capsys):
 def test_nothing_wrong_is_exit_code_0(on_numpy, capsys):
     assert main(["--kind", "conjugate", "--problems", "3", "--seed", "4"]) == 0
     assert "problems" in capsys.readouterr().out
+
+
+def test_workers_share_the_problems_of_a_seed(on_numpy):
+    options = ["--kind", "conjugate", "--seed", "5", "--problems", "5"]
+    alone = [o.seed for o in work(parse(options))]
+    together = parse([*options, "--workers", "2"])
+    shares = [[o.seed for o in work(together, worker)] for worker in range(2)]
+    assert shares == [alone[::2], alone[1::2]]
+    assert sorted(o.seed for o in work_together(together)) == alone
 
 
 def test_every_kind_has_its_turn(on_numpy):

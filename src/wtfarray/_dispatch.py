@@ -35,8 +35,8 @@ class Thresholds:
     """
     newton_balanced: tuple[NewtonRule, ...] = (NewtonRule(64, 1.0), NewtonRule(256, 8.0))
     """The same for lam = inf, where Sinkhorn's iterations converge more slowly."""
-    newton_entries: int = 2**18
-    """Newton's method computes at most this many entries of plans at a time, to save memory."""
+    newton_entries: int = 2**15
+    """Newton's method computes at most this many entries of plans at a time: they stay in cache."""
 
     straggler_samples: int = 32
     """With at least this many samples, the slowest ones are iterated separately."""
@@ -65,6 +65,10 @@ class Thresholds:
 
     prox_linear_entries: int = 2**16
     """Up to this size of X prox-linear steps follow L-BFGS; their dual has as many unknowns."""
+    linear_map_columns: int = 256
+    """Up to this many entries of all blocks, the model linearised in them is formed as a matrix:"""
+    linear_map_entries: int = 2**17
+    """one product of at most this size takes less time than many small ones."""
     escape_entries: int = 2**10
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
     escape_tol: float = 1e-4
@@ -155,6 +159,12 @@ def sums_over_pairs(samples: int, bins: int) -> bool:
 def follows_with_prox_linear(entries: int) -> bool:
     """Whether the data are small enough for prox-linear steps after L-BFGS."""
     return entries <= THRESHOLDS.prox_linear_entries
+
+
+def forms_linear_maps(entries: int, columns: int) -> bool:
+    """Whether the model as a linear map of all blocks, (entries, columns), is formed."""
+    small = entries * columns <= THRESHOLDS.linear_map_entries
+    return small and columns <= THRESHOLDS.linear_map_columns
 
 
 def tries_to_escape(entries: int, free_blocks: int, tol: float) -> bool:

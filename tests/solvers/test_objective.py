@@ -1,6 +1,7 @@
 """The entropies in the joint objective: weights per entry, references, gradients."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from helpers import assert_close, numpy_only, to_numpy
 from joint_problems import matrix_problem, tensor_problem
 
 import wtfarray as wtf
+from wtfarray._losses.term import TermValue
 from wtfarray._models.models import CPModel
 from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 
@@ -186,3 +188,25 @@ class TestRaised:
         assert math.isfinite(gain)
         assert np.isfinite(to_numpy(raised)).all()
         assert float(raised[0]) == 0.0
+
+
+class SteepTerm:
+    """A term whose gradient has a square that overflows in float32."""
+
+    scale = 1.0
+
+    def evaluate(self, model, tolerance, max_iter):  # noqa: ARG002
+        gradient = np.where(np.arange(model.size).reshape(model.shape) % 2, 1e38, -1e38)
+        gradient = gradient.astype(model.dtype)
+        return TermValue(1.0, 0.0, 0.0, gradient, converged=True)
+
+
+@numpy_only
+def test_gradient_that_overflows_makes_a_point_that_is_not_finite_without_a_warning():
+    problem, blocks = matrix_problem(lambda a: np.asarray(a, "float32"))
+    steep = JointObjective(replace(problem, terms=[SteepTerm()]), blocks)
+    x = steep.pack(blocks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = steep.evaluate(x, 1e-6, x)
+    assert not found.point.finite

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fitting import data, objective_of, spare_jax
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_problems import TRANSPORT, matrix_problem, samples
@@ -82,6 +82,33 @@ class TestLinearisedDual:
         np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), rtol=1e-9, atol=1e-12)
         (factor,) = dual.factors(g)
         np.testing.assert_allclose(to_numpy(factor), to_numpy(block.factor(g)), rtol=1e-10)
+
+    @pytest.mark.parametrize("tucker", [False, True])
+    def test_linear_maps_as_one_matrix_give_the_same(self, xp, array, monkeypatch, tucker):
+        spare_jax(xp)
+        dual, *_ = linearised(array, 0.7, 2.0, tucker=tucker, free=(0, 2))
+        set_thresholds(monkeypatch, linear_map_columns=0)
+        plain, *_ = linearised(array, 0.7, 2.0, tucker=tucker, free=(0, 2))
+        assert dual.matrix is not None
+        assert plain.matrix is None
+        g = array(0.2 * np.random.default_rng(1).normal(size=SHAPE))
+        found, expected = dual.value_and_gradient(g), plain.value_and_gradient(g)
+        assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-12)
+        np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), rtol=1e-9, atol=1e-13)
+
+    @numpy_only
+    def test_dual_is_solved_no_further_than_the_decrease_that_it_predicts(self):
+        dual, *_ = linearised(np.asarray, 0.7, 0.0)
+        start = np.zeros(SHAPE)
+        exact = wtf.lbfgs(dual.value_and_gradient, start, gtol=1e-12)
+        # A bound below the smallest decrease of interest: one evaluation, and no iteration.
+        hopeless = dual.solve(start, 1e-8, -float(dual.value_and_gradient(start)[0]) - 1.0, 1e-6)
+        assert hopeless.n_iter == 0
+        rough = dual.solve(start, 1e-8, 1.0 - exact.value, 1e-6)  # predicts a decrease of 1
+        fine = dual.solve(start, 1e-8, 1e-4 - exact.value, 1e-9)
+        assert rough.n_evaluations < fine.n_evaluations
+        assert rough.value - exact.value <= 1e-2
+        assert fine.value - exact.value <= 1e-6
 
     @numpy_only
     @given(
@@ -344,3 +371,14 @@ class TestAlternate:
         found, reason = self.run(objective, term, x)
         assert reason is StopReason.UNSOLVED
         assert (found == x).all()
+
+
+@numpy_only
+def test_steps_end_when_too_many_evaluations_were_spent(monkeypatch):
+    X, loss = histograms(6, 8, 1), wtf.Wasserstein(wtf.grid_cost(8), 1e-3)
+    settings = replace(prox_linear.SETTINGS, total_evaluations=200)
+    monkeypatch.setattr(prox_linear, "SETTINGS", settings)
+    with pytest.warns(UserWarning, match="very many evaluations"):
+        fit = wtf.nmf(X, 2, loss, rho=1e-2, rng=0)
+    assert not fit.converged
+    assert fit.gap <= 1e-3 * max(abs(fit.objective), 6e-3)

@@ -188,3 +188,52 @@ def test_fits_with_few_bins_converge(seed, lam):
     loss = wtf.Wasserstein(wtf.grid_cost(m), eps=10.0 ** rng.uniform(-2.5, -1.3), lam=lam)
     fit = wtf.nmf(X, rank, loss, rho=10.0 ** rng.uniform(-5, -1), rng=seed, tol=1e-5)
     assert fit.converged, fit.message
+
+
+def at_the_limit_of_float32(array):
+    """A solver in float32 whose exponents, of order 1e4, leave three digits; and Y."""
+    X, Y = (array(stack, "float32") for stack in histograms(n=4, m=6, seed=6))
+    loss = wtf.Wasserstein([25.0 * np.asarray(wtf.grid_cost(6)[0])], eps=1e-3, lam=math.inf)
+    return Newton(loss.bind(X), 0.0 * Y), Y
+
+
+@pytest.mark.parametrize("case", ["float64", "float32"])
+def test_iterates_at_the_accuracy_of_the_arithmetic_cost_nothing(xp, array, case):
+    spare(xp)
+    solver, Y = at_the_limit_of_float32(array)
+    if case == "float64":
+        X, Y = map(array, histograms(seed=6))
+        solver = Newton(bound(array, to_numpy(X), 6, 1e-3, math.inf), 0.0 * Y)
+    points = solver.iterates(Y)
+    for _ in range(100):
+        before = next(points)
+    spent = solver.evaluations
+    for _ in range(200):
+        after = next(points)
+    assert solver.evaluations == spent
+    np.testing.assert_array_equal(to_numpy(after.g), to_numpy(before.g))
+
+
+def test_solve_that_starts_where_the_last_one_settled_repeats_it(xp, array):
+    spare(xp)
+    solver, Y = at_the_limit_of_float32(array)
+    last = solved(solver, Y, 100)
+    spent = solver.evaluations
+    again = solved(solver, array(to_numpy(Y), "float32"), 100)
+    assert solver.evaluations == spent + 1
+    np.testing.assert_allclose(to_numpy(again.decrement), to_numpy(last.decrement), rtol=1e-6)
+    # Another model is solved again.
+    solved(solver, Y[:, ::-1] if isinstance(Y, np.ndarray) else xp.flip(Y, axis=1), 3)
+    assert solver.evaluations > spent + 3
+
+
+@numpy_only
+def test_settled_samples_do_not_hold_back_the_others():
+    """One sample starts at its solution, another far from it: the latter is still solved."""
+    X, Y = histograms(n=2, m=6, seed=7)
+    problem = bound(np.asarray, X, 6, 1e-3, 10.0)
+    exact = solved(Newton(problem, np.zeros_like(Y)), Y, 100).g
+    start = np.stack([exact[0], 0.0 * exact[1]])
+    point = solved(Newton(problem, start), Y, 60)
+    _, gaps, _ = problem.bounds(point.g, Y)
+    assert np.all(gaps <= 1e-10)

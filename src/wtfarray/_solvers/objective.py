@@ -166,6 +166,16 @@ class JointObjective:
             return Evaluation(outside, math.inf, math.inf, converged=False)
         share = tolerance / len(problem.terms)
         values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
+        with np.errstate(over="ignore", invalid="ignore"):
+            # A gradient whose square overflows makes a point that is not finite, and is rejected.
+            return self._assembled(x, blocks, values, direction)
+
+    def _assembled(
+        self, x: Array, blocks: list[Array], values: list[TermValue], direction: Array | None
+    ) -> Evaluation:
+        """The value and gradient in x, from the values of the terms."""
+        xp = array_namespace(x)
+        problem = self.problem
         dual = values[0].gradient
         for other in values[1:]:
             dual = dual + other.gradient

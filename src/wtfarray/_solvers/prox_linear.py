@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
+from array_api_compat import device as device_of
 
 from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import follows_with_prox_linear
+from wtfarray._dispatch import follows_with_prox_linear, forms_linear_maps
 from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._models.entropy import conjugate_of_entropy
 from wtfarray._models.models import Block
-from wtfarray._optimize import OptimizeResult, lbfgs
+from wtfarray._optimize import OptimizeResult, OptimizeState, lbfgs
 from wtfarray._solvers import envelope
 from wtfarray._solvers.block_descent import in_domain, stacked_block
 from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
@@ -38,6 +39,10 @@ class ProxLinearSettings:
 
     evaluations: int = 300
     """Largest number of evaluations of the dual of one step; any dual point gives a bound."""
+    steady_steps: int = 10
+    """The dual of a step is solved if the decrease that it predicts has not changed by more than"""
+    steady_share: float = 2e-3
+    """this share in this number of iterations."""
     first_distance: float = 0.25
     """Weight of the proximal term after the first failed step, in units of rho."""
     distance_growth: float = 8.0
@@ -48,6 +53,8 @@ class ProxLinearSettings:
     """Largest factor by which a step may change the mass of a sample."""
     small_steps: int = 3
     """Stop after this number of consecutive steps with a decrease below the tolerance."""
+    total_evaluations: int = 20_000
+    """Evaluations of the loss, in all rounds, after which the method gives up."""
     rounds: int = 5
     """Largest number of alternations between prox-linear steps and L-BFGS."""
     finest_tol: float = 1e-8
@@ -71,6 +78,8 @@ class LinearisedDual:
     bound: TransportProblem
     maps: list[Block]
     """L_k with its adjoint Xi_k for each free block, with stacked model tensors."""
+    matrix: Array | None
+    """All L_k side by side, if they are small: (entries of Y, entries of all free blocks)."""
     centres: list[Array]
     """B_k."""
     model: Array
@@ -93,7 +102,8 @@ class LinearisedDual:
         maps = [stacked_block(problem, bound.order, blocks, k) for k in problem.free]
         model = stack(bound, problem.tensor(blocks))
         centres = [blocks[k] for k in problem.free]
-        return cls(bound, maps, centres, model, problem, term.weights, distance)
+        matrix = _matrix_of(maps, centres)
+        return cls(bound, maps, matrix, centres, model, problem, term.weights, distance)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
         """The dual objective, (), and its gradient; NaN where fast kernel products underflow."""
@@ -113,9 +123,7 @@ class LinearisedDual:
             u = -lam * shrunk
         u = self._weighted(u)
         entropies, factors = self._factors(u)
-        model = -(n - 1.0) * self.model
-        for block, factor in zip(self.maps, factors, strict=True):
-            model = model + xp.reshape(block.forward(factor), tuple(model.shape))
+        model = self._forward(factors) - (n - 1.0) * self.model
         value = xp.sum(self._weighted(values)) + entropies + (n - 1.0) * xp.sum(u * self.model)
         if slope is not None:
             model = model * slope
@@ -127,15 +135,41 @@ class LinearisedDual:
             return values
         return values * (self.weights if values.ndim == 1 else spread(self.weights, values))
 
+    def _forward(self, factors: list[Array]) -> Array:
+        """``sum_k L_k A_k``, stacked."""
+        xp = array_namespace(self.model)
+        shape = tuple(self.model.shape)
+        if self.matrix is not None:
+            flat = xp.concat([xp.reshape(factor, (-1,)) for factor in factors])
+            return xp.reshape(xp.matmul(self.matrix, flat), shape)
+        parts = [
+            xp.reshape(block.forward(factor), shape)
+            for block, factor in zip(self.maps, factors, strict=True)
+        ]
+        return sum(parts[1:], parts[0])
+
+    def _adjoints(self, u: Array) -> list[Array]:
+        """``Xi_k u`` of every free block."""
+        xp = array_namespace(u)
+        if self.matrix is None:
+            return [block.adjoint(xp.reshape(u, block.model_shape)) for block in self.maps]
+        flat = xp.matmul(xp.reshape(u, (-1,)), self.matrix)
+        parts, start = [], 0
+        for centre in self.centres:
+            size = math.prod(centre.shape)
+            parts.append(xp.reshape(flat[start : start + size], tuple(centre.shape)))
+            start += size
+        return parts
+
     def _factors(self, u: Array) -> tuple[Array, list[Array]]:
         """The entropies and proximal terms of the dual, (), and the blocks A(u)."""
         xp = array_namespace(u)
         least = float(xp.finfo(u.dtype).smallest_normal)
         total, factors = 0.0 * self.model[(0,) * u.ndim], []
-        for k, block, centre in zip(self.problem.free, self.maps, self.centres, strict=True):
+        for k, xi, centre in zip(self.problem.free, self._adjoints(u), self.centres, strict=True):
             rho = self.problem.rho[k]
             tau = self.distance * rho
-            slope = -1.0 * block.adjoint(xp.reshape(u, block.model_shape))
+            slope = -1.0 * xi
             if tau > 0:
                 slope = slope + tau * xp.log(xp.maximum(centre, least))
                 total = total - tau * xp.sum(centre)
@@ -151,8 +185,14 @@ class LinearisedDual:
         u = dual_of_potential(g, self.bound.lam, array_namespace(g))
         return self._factors(self._weighted(u))[1]
 
-    def solve(self, g: Array, tol: float) -> OptimizeResult | None:
-        """Minimise from g; None if g is outside the domain."""
+    def solve(self, g: Array, tol: float, base: float, least: float) -> OptimizeResult | None:
+        """
+        Minimise from g; None if g is outside the domain.
+
+        ``base`` is the objective at the centres without its fixed entropies. Their sum with a dual
+        value bounds the decrease of a step. It need not be known better than to a share of itself,
+        and not at all if it is below ``least``.
+        """
         fun = self.value_and_gradient
         first = fun(g)
         if not math.isfinite(float(first[0])):
@@ -166,6 +206,7 @@ class LinearisedDual:
             max_evaluations=SETTINGS.evaluations,
             gtol=0.0,
             ftol=tol,
+            stop=_Sufficient(base, least),
             safe_fun=self.safe_value_and_gradient,
         )
 
@@ -177,6 +218,42 @@ class LinearisedDual:
         ratio = SETTINGS.mass_ratio
         similar = (new >= old / ratio) & (new <= old * ratio) & (new > 0)
         return bool(xp.all(similar | (self.bound.mass == 0)))
+
+
+def _matrix_of(maps: Sequence[Block], centres: Sequence[Array]) -> Array | None:
+    """The linear maps side by side, column by column; None if this takes more than it saves."""
+    xp = array_namespace(*centres)
+    entries = math.prod(maps[0].model_shape)
+    sizes = [math.prod(centre.shape) for centre in centres]
+    if not forms_linear_maps(entries, sum(sizes)):
+        return None
+    columns = []
+    for block, centre, size in zip(maps, centres, sizes, strict=True):
+        units = xp.eye(size, dtype=centre.dtype, device=device_of(centre))
+        for i in range(size):
+            unit = xp.reshape(units[i, :], tuple(centre.shape))
+            columns.append(xp.reshape(block.forward(unit), (-1,)))
+    return xp.stack(columns, axis=1)
+
+
+class _Sufficient:
+    """Whether the dual of a step is solved well enough for the decrease that it predicts."""
+
+    def __init__(self, base: float, least: float) -> None:
+        self._base = base
+        self._least = least
+        self._values: list[float] = []
+
+    def __call__(self, state: OptimizeState) -> bool:
+        predicted = self._base + state.value
+        if predicted <= self._least:
+            return True  # the dual decreases, and with it the bound
+        before = self._values
+        before.append(state.value)
+        if len(before) <= SETTINGS.steady_steps:
+            return False
+        drop = before[-1 - SETTINGS.steady_steps] - state.value
+        return drop <= SETTINGS.steady_share * predicted
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,27 +284,33 @@ def prox_linear_steps(
     tol: float,
     max_iter: int,
     report: Callable[[Evaluation], bool],
+    max_evaluations: float = math.inf,
 ) -> ProxLinearResult:
     """
     Continue with prox-linear steps from the last point of L-BFGS.
 
     The reason is STATIONARY if, to first order, no step can decrease the objective by ``tol``,
-    STUCK if no such step is found, and UNSOLVED if the inner problems did not converge.
+    STUCK if no such step is found, UNSOLVED if the inner problems did not converge, and WORK if the
+    term has been evaluated ``max_evaluations`` times.
     """
     inner_error = envelope.SETTINGS.inner_error
-    base = evaluate_until_solved(objective, x, inner_error * tol * term.scale)
+    xp = array_namespace(x)
+    rough = objective.evaluate(x, 0.02 * term.scale)
+    rounding = 10.0 * float(xp.finfo(x.dtype).eps) * abs(rough.point.value)
+    base = evaluate_until_solved(objective, x, max(inner_error * tol * term.scale, rounding))
     if not (base.converged and base.point.finite):
         return ProxLinearResult(base, StopReason.UNSOLVED, 0)
-    xp = array_namespace(x)
     smallest = float(xp.finfo(x.dtype).smallest_normal)
     g, distance, small_steps, accepted = term.potential, 0.0, 0, 0
     for _ in range(max_iter):
         if distance > SETTINGS.last_distance or small_steps == SETTINGS.small_steps:
             return ProxLinearResult(base, StopReason.STUCK, accepted)
+        if term.evaluations >= max_evaluations:
+            return ProxLinearResult(base, StopReason.WORK, accepted)
         least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
-        found = dual.solve(g, 0.01 * tol)
+        found = dual.solve(g, 0.01 * tol, base.point.value - objective.fixed_entropy, least)
         if found is None:
             distance = _increased(distance)
             continue
@@ -282,8 +365,11 @@ def alternate(
     xp = array_namespace(x)
     tol = max(tol, SETTINGS.finest_tol, 10.0 * float(xp.finfo(x.dtype).eps))
     left, reason = max_iter, StopReason.ITERATIONS
+    most = term.evaluations + SETTINGS.total_evaluations
     for _ in range(SETTINGS.rounds):
-        steps = prox_linear_steps(objective, term, x, tol=tol, max_iter=left, report=report)
+        steps = prox_linear_steps(
+            objective, term, x, tol=tol, max_iter=left, report=report, max_evaluations=most
+        )
         best, reason, left = steps.best, steps.reason, left - steps.accepted
         x = best.point.x
         if reason is not StopReason.STUCK:

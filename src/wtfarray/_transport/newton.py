@@ -8,6 +8,7 @@ Hessian of a sample is small enough to be formed and factorised.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -17,7 +18,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import inner, largest, per_sample, slices_of, spread
+from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
 from wtfarray._transport.iterate import Iterate, search_radius, translation
@@ -42,6 +43,12 @@ class NewtonSettings:
     """Iterations without a smaller gap after which the method has failed, for want of digits."""
     level_ratio: float = 3.0
     """Ratio of eps between two levels of the continuation."""
+    longest_pause: int = 8
+    """Continuation is tried in at least one of this many solves, even if it never helps."""
+    idle_trials: int = 3
+    """Of the line search, if no sample made progress in the last step."""
+    idle_steps: int = 4
+    """A sample is settled after this number of steps without progress beyond rounding."""
 
 
 SETTINGS = NewtonSettings()
@@ -57,31 +64,68 @@ class _Point:
     q: Array
     gradient: Array
     """``Y exp(-g/lam) - q``, the gradient of the value."""
+    value: Array
+    size: Array
+    """L1 norm of the gradient."""
     step: Array
     light: Array
     """Bins with too little mass for Newton's method, bool."""
-    value: Array
-
-    @cached_property
-    def size(self) -> Array:
-        """L1 norm of the gradient."""
-        return per_sample(array_namespace(self.gradient).abs(self.gradient))
-
-    @cached_property
-    def length(self) -> Array:
-        """Maximum norm of the step."""
-        return largest(self.step)
-
-    @cached_property
-    def decrement(self) -> Array:
-        """Twice the gain of the step in the quadratic model, the squared Newton decrement."""
-        return array_namespace(self.gradient).abs(inner(self.gradient, self.step))
+    length: Array
+    """Maximum norm of the step."""
+    decrement: Array
+    """Twice the gain of the step in the quadratic model, the squared Newton decrement."""
 
     def where(self, samples: Array, other: _Point) -> _Point:
         """Replace this point by the ``other`` one in the given samples, (N,) bool."""
         xp = array_namespace(samples)
+        stacked = samples[:, None]
         pairs = ((getattr(other, f.name), getattr(self, f.name)) for f in fields(self))
-        return _Point(*(xp.where(spread(samples, new), new, old) for new, old in pairs))
+        return _Point(
+            *(xp.where(samples if new.ndim == 1 else stacked, new, old) for new, old in pairs)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Progress:
+    """Which samples still make progress beyond rounding; all fields are (N,)."""
+
+    value: Array
+    """The largest value so far."""
+    size: Array
+    """The smallest L1 norm of the gradient so far."""
+    off: Array
+    """The smallest ``max |log(Y exp(-g/lam) / q)|`` so far."""
+    idle: Array
+    """Number of steps since the last progress."""
+
+    @property
+    def settled(self) -> Array:
+        """Samples, (N,) bool, that have reached the accuracy of their arithmetic."""
+        return self.idle >= SETTINGS.idle_steps
+
+    @classmethod
+    def begin(cls, point: _Point) -> _Progress:
+        """No progress yet."""
+        huge = point.size + math.inf
+        return cls(point.value, huge, huge, 0.0 * point.size)
+
+    def after(self, value: Array, noise: Array, size: Array, off: Array) -> _Progress:
+        """The progress after a step to ``value``, known up to ``noise``, from size and off."""
+        xp = array_namespace(size)
+        better = (value > self.value + noise) | (size < 0.9 * self.size) | (off < 0.9 * self.off)
+        idle = xp.where(better, 0.0 * self.idle, self.idle + 1.0)
+        highest, least, closest = (
+            xp.maximum(value, self.value),
+            xp.minimum(size, self.size),
+            xp.minimum(off, self.off),
+        )
+        return _Progress(highest, least, closest, idle)
+
+    def renewed(self, value: Array, samples: Array) -> _Progress:
+        """The progress of the given samples, (N,) bool, begins again, at ``value``."""
+        xp = array_namespace(value)
+        idle = xp.where(samples, 0.0 * self.idle, self.idle)
+        return _Progress(xp.maximum(value, self.value), self.size, self.off, idle)
 
 
 class Newton:
@@ -93,7 +137,8 @@ class Newton:
     absolute gradient is added to the diagonal, so that steps stay finite if the plan does not
     connect two bins. A line search shortens the step until the value increases, and falls back to a
     Sinkhorn step, which always increases it. Samples far from their solution are solved by
-    continuation from large to small eps.
+    continuation from large to small eps. Samples that make no progress beyond rounding stay where
+    they are; when all do, the last iterate is repeated without further work.
     """
 
     def __init__(
@@ -117,10 +162,18 @@ class Newton:
         self._weights = weights
         self._bins = math.prod(g.shape[1:])
         self._data = self._flat(problem.data)
+        xp = array_namespace(g)
+        self._root_data = xp.sqrt(self._data)
         shape = tuple(problem.data.shape)
-        self._reachable = self._flat(array_namespace(g).broadcast_to(problem.reachable, shape))
+        self._reachable = self._flat(xp.broadcast_to(problem.reachable, shape))
         self._slices = slices_of(g.shape[0], newton_batch(self._bins))
         self._exponents = dense(problem.kernel.costs) * (-1.0 / problem.kernel.eps)
+        self._identity = xp.eye(self._bins, dtype=g.dtype, device=device_of(g))[None, :, :]
+        self._off_diagonal = (1.0 - self._identity) * (1.0 / problem.kernel.eps)
+        self._settled: tuple[Array, Array] | None = None
+        """The last g and Y at which no sample made progress any more."""
+        self._pause = self._failures = 0
+        """Solves to come without continuation at their start, and how many failed in a row."""
 
     def _flat(self, stack: Array) -> Array:
         return array_namespace(stack).reshape(stack, (-1, self._bins))
@@ -134,19 +187,46 @@ class Newton:
         """An infinite sequence of iterates for this Y; the other arguments are not used."""
         xp = array_namespace(Y)
         shape = tuple(Y.shape)
+        settled = self._is_settled_at(Y)
         Y = self._flat(Y)
         live = (Y > 0) & self._reachable
         log_Y = xp.log(xp.where(live, Y, 1.0))
-        point = self._point(self._flat(self.g), Y, live)
-        n = 0
-        while True:
-            if self._continues and n % SETTINGS.continue_every == 0:
-                point = self._continued(point, Y, live, shape)
-            n += 1
-            self.g = xp.reshape(point.g, shape)
+        start = self.g
+        point = self._point(self._flat(start), Y, live)
+        due = untried = self._continues and not settled and self._may_continue()
+        progress = _Progress.begin(point)
+        for n in itertools.count(1):
+            if due:
+                point, progress, helped = self._continued(point, progress, Y, live, shape)
+                untried = untried and helped
+            if not settled:
+                start = xp.reshape(point.g, shape)
+            self.g = start
             log_ratio = xp.where(live, log_Y - self._log_mass(point, shape), 0.0)
-            yield self._iterate(point, log_ratio, shape)
-            point = self._advanced(point, log_ratio, Y, live)
+            iterate = self._iterate(point, log_ratio, shape)
+            if settled:
+                break
+            yield iterate
+            point, progress = self._advanced(point, progress, log_ratio, Y, live)
+            settled = bool(xp.all(progress.settled))
+            # Samples that settle far from their solution get one more chance.
+            due = untried and (settled or n % SETTINGS.continue_every == 0)
+            untried, settled = untried and not settled, settled and not due
+        self._settled = (self.g, Y)
+        while True:
+            yield iterate
+
+    def _is_settled_at(self, Y: Array) -> bool:
+        """Whether the last solve ended here, for want of digits."""
+        if self._settled is None or self._settled[0] is not self.g:
+            return False
+        xp = array_namespace(Y)
+        return bool(xp.all(self._settled[1] == self._flat(Y)))
+
+    def _may_continue(self) -> bool:
+        """Whether to try a continuation at the start of a solve: less often if it did not help."""
+        self._pause = max(0, self._pause - 1)
+        return self._pause == 0
 
     def _log_mass(self, point: _Point, shape: tuple[int, ...]) -> Array:
         """``g/lam + log q``, also if q underflows; at the solution it is ``log Y``."""
@@ -165,7 +245,7 @@ class Newton:
         near = point.length <= self.problem.kernel.eps
         error = xp.where(near, point.decrement, point.size * self._radius)
         light_step = xp.where(point.light, log_ratio * self.problem.damping, 0.0)
-        error = error + xp.abs(inner(point.gradient, light_step))
+        error = error + xp.abs(xp.sum(point.gradient * light_step, axis=1))
         unit = self.problem.damping
         residual = log_ratio * unit
         q, log_Kf, residual, gradient = (
@@ -191,40 +271,58 @@ class Newton:
             distance,
         )
 
-    def _advanced(self, point: _Point, log_ratio: Array, Y: Array, live: Array) -> _Point:
-        """The point after one step of every sample, with a line search."""
+    def _advanced(
+        self, point: _Point, progress: _Progress, log_ratio: Array, Y: Array, live: Array
+    ) -> tuple[_Point, _Progress]:
+        """The point after one step of every sample that is not settled, with a line search."""
         xp = array_namespace(Y)
         eps = self.problem.kernel.eps
         tiny = float(xp.finfo(Y.dtype).eps)
-        rounding = 500.0 * tiny * (xp.abs(point.value) + eps * self.problem.mass)
+        noise = self._noise(point)
+        rounding = 125.0 * noise
         t = xp.minimum(1.0, self._radius / xp.maximum(point.length, tiny * self._radius))
         near = point.length <= eps
         plain = log_ratio * self.problem.damping
-        best, searching = point, point.value == point.value
-        for trial in range(SETTINGS.trials):
-            last = trial == SETTINGS.trials - 1
+        best, searching = point, ~progress.settled
+        last = SETTINGS.trials - 1
+        trial = 0
+        while True:
             # A Sinkhorn step in any subset of the bins raises the value.
-            step = plain if last else xp.where(point.light, plain, point.step * t[:, None])
+            step = plain if trial == last else xp.where(point.light, plain, point.step * t[:, None])
             new = self._point(point.g + step, Y, live)
             gain = new.value - point.value
             rises = (gain > 0) & (gain >= 1e-2 * t * point.decrement)
             # If the gain is below rounding, rely on the quadratic model or the gradient.
             rounded = gain >= -rounding
             rises = rises | (rounded & (near | (new.size <= 0.9 * point.size)))
-            taken = searching if last else searching & rises
+            taken = searching if trial == last else searching & rises
+            if trial == 0 and bool(xp.all(taken)):
+                best = new
+                break
             best = best.where(taken, new)
             searching = searching & ~taken
             if not bool(xp.any(searching)):
                 break
-            t = t * 0.25
-        return best
+            t, trial = t * 0.25, trial + 1
+            if trial == SETTINGS.idle_trials and not bool(xp.any(searching & (progress.idle < 1))):
+                trial = last
+        off = xp.max(xp.abs(log_ratio), axis=1)
+        return best, progress.after(best.value, noise, point.size, off)
 
-    def _continued(self, point: _Point, Y: Array, live: Array, shape: tuple[int, ...]) -> _Point:
-        """Continuation from a larger eps in the samples that are far from their solution."""
+    def _noise(self, point: _Point) -> Array:
+        """The rounding error of a difference of two values, (N,)."""
+        xp = array_namespace(point.value)
+        magnitude = xp.abs(point.value) + self.problem.kernel.eps * self.problem.mass
+        return 4.0 * float(xp.finfo(point.value.dtype).eps) * magnitude
+
+    def _continued(
+        self, point: _Point, progress: _Progress, Y: Array, live: Array, shape: tuple[int, ...]
+    ) -> tuple[_Point, _Progress, bool]:
+        """Continuation from a larger eps in the far samples; also returns whether it helped."""
         xp = array_namespace(Y)
         far = point.length > SETTINGS.far_step * self.problem.kernel.eps
         if not bool(xp.any(far)):
-            return point
+            return point, progress, True
         g, model = xp.reshape(point.g, shape), xp.reshape(Y, shape)
         change = 0.0 * g
         for coarse in self._levels:
@@ -239,7 +337,12 @@ class Newton:
             change = (found.g - g) * (1.0 / SETTINGS.level_ratio)
             g = found.g
         new = self._point(self._flat(g + change), Y, live)
-        return point.where(far & (new.value > point.value), new)
+        better = far & (new.value - point.value > self._noise(point))
+        progress = progress.renewed(xp.where(better, new.value, point.value), better)
+        helped = bool(xp.any(better))
+        self._failures = 0 if helped else self._failures + 1
+        self._pause = min(2**self._failures, SETTINGS.longest_pause)
+        return point.where(better, new), progress, helped
 
     @cached_property
     def _levels(self) -> list[Newton]:
@@ -262,17 +365,23 @@ class Newton:
         if not self.problem.conserves_mass:
             shift, scaled_Y = translation(self.problem, g, Y, live)
             g = xp.where(self._reachable, g + shift[:, None], SATURATION * lam)
-        stacks = (g, scaled_Y, live, self._data)
-        parts = [self._plan(*(stack[batch, :] for stack in stacks)) for batch in self._slices]
-        log_Kf, q, gradient, step, light = (
-            arrays[0] if len(parts) == 1 else xp.concat(list(arrays))
-            for arrays in zip(*parts, strict=True)
-        )
+        stacks = (g, scaled_Y, live, self._data, self._root_data)
+        if len(self._slices) == 1:
+            parts = self._plan(*stacks)
+        else:
+            lists = [self._plan(*(stack[batch, :] for stack in stacks)) for batch in self._slices]
+            parts = tuple(xp.concat(list(arrays)) for arrays in zip(*lists, strict=True))
+        log_Kf, q, gradient, step, light = parts
         conjugate = self.problem.value_of_logs(xp.reshape(log_Kf, tuple(self.problem.data.shape)))
         value = dual_product(g, Y, lam, self.problem.kernel.flow) - conjugate
-        return _Point(g, log_Kf, q, gradient, step, light, value)
+        size = xp.sum(xp.abs(gradient), axis=1)
+        length = xp.max(xp.abs(step), axis=1)
+        decrement = xp.abs(xp.sum(gradient * step, axis=1))
+        return _Point(g, log_Kf, q, gradient, value, size, step, light, length, decrement)
 
-    def _plan(self, g: Array, scaled_Y: Array, live: Array, data: Array) -> tuple[Array, ...]:
+    def _plan(
+        self, g: Array, scaled_Y: Array, live: Array, data: Array, root: Array
+    ) -> tuple[Array, ...]:
         """``log K f``, the marginal q, the gradient, the Newton step and the light bins."""
         xp = array_namespace(g)
         h = xp.where(live, g * (1.0 / self.problem.kernel.eps), -math.inf)
@@ -284,8 +393,8 @@ class Newton:
         positive = total > 0
         total = xp.where(positive, total, 1.0)
         log_Kf = xp.where(positive, xp.log(total) + top, -math.inf)[:, :, 0]
-        plan = plan * (xp.sqrt(data)[:, :, None] / total)
-        q = xp.matmul(plan.mT, xp.sqrt(data)[:, :, None])[:, :, 0]
+        plan = plan * (root[:, :, None] / total)
+        q = xp.matmul(plan.mT, root[:, :, None])[:, :, 0]
         gradient = xp.where(live, scaled_Y - q, 0.0)
         mass = xp.sum(data, axis=1, keepdims=True)
         light = xp.maximum(scaled_Y, q) <= SETTINGS.light_share * mass
@@ -295,16 +404,15 @@ class Newton:
         """The Newton step of the heavy bins; ``plan`` is the plan divided by the root of X."""
         xp = array_namespace(plan)
         info = xp.finfo(plan.dtype)
-        identity = xp.eye(self._bins, dtype=plan.dtype, device=device_of(plan))[None, :, :]
         # Rows of the Hessian of the conjugate sum to 0: the diagonal without cancellation.
-        off_diagonal = xp.matmul(plan.mT, plan) * ((1.0 - identity) / self.problem.kernel.eps)
+        off_diagonal = xp.matmul(plan.mT, plan) * self._off_diagonal
         diagonal = xp.sum(off_diagonal, axis=2) + xp.abs(gradient) * (1.0 / self._radius)
         if not self.problem.conserves_mass:
             diagonal = diagonal + scaled_Y * (1.0 / self.problem.lam)
         usable = heavy & (diagonal > float(info.smallest_normal) / float(info.eps))
         root = xp.where(usable, xp.sqrt(xp.where(usable, diagonal, 1.0)), 0.0)
         scale = xp.where(usable, 1.0 / xp.where(usable, root, 1.0), 0.0)
-        matrix = identity * (1.0 + 10.0 * float(info.eps))
+        matrix = self._identity * (1.0 + 10.0 * float(info.eps))
         matrix = matrix - off_diagonal * scale[:, :, None] * scale[:, None, :]
         if self.problem.conserves_mass:
             # The value is invariant to constants: make the step orthogonal to them.

@@ -42,7 +42,7 @@ from wtfarray._transport.stragglers import Stragglers
 MEMORY = 12
 """Largest number of secants per sample."""
 BINS_PER_SECANT = 8
-"""Samples with few bins keep fewer secants: theirs are soon out of date, and the rest takes time."""
+"""Samples with fewer bins keep fewer secants, but six: theirs are soon out of date."""
 GROWTH = 3.0
 KEEP = True
 """A sample whose gradient grows by more than this factor returns to its last plain step."""

@@ -1,0 +1,70 @@
+"""Which problems come in which order, and the processes that share them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import queue
+import sys
+import time
+from collections.abc import Iterator
+
+from campaign import checks, faults
+
+KINDS = {**checks.CHECKS, "faults": faults.check_faults}
+WEIGHTS = {"wasserstein": 4, "conjugate": 2, "faults": 0.5}
+"""How often a kind is drawn, as against once."""
+
+
+def sequence(kinds: list[str], seed: int):
+    """Kinds and seeds without end; each kind as often as its weight says."""
+    credit = dict.fromkeys(kinds, 0.0)
+    for number in itertools.count():
+        for kind in kinds:
+            credit[kind] += WEIGHTS.get(kind, 1.0)
+        kind = max(kinds, key=credit.__getitem__)
+        credit[kind] -= sum(WEIGHTS.get(k, 1.0) for k in kinds)
+        yield kind, seed * 1_000_000 + number
+
+
+def work(given: argparse.Namespace, worker: int = 0) -> Iterator[checks.Outcome]:
+    """Every n-th problem of n workers, until the time or the number of problems is up."""
+    library, begin = checks.backend(given.backend), time.monotonic()
+    problems = sequence(given.kind or list(KINDS), given.seed)
+    for kind, seed in itertools.islice(problems, worker, given.problems, given.workers):
+        if time.monotonic() - begin > 60 * given.minutes:
+            break
+        yield checks.run(kind, seed, library, KINDS[kind], given.dtype)
+
+
+def _send(given: argparse.Namespace, worker: int, outcomes: multiprocessing.Queue) -> None:
+    """The work of one process; None at its end."""
+    for outcome in work(given, worker):
+        outcomes.put(outcome)
+    outcomes.put(None)
+
+
+def work_together(given: argparse.Namespace) -> Iterator[checks.Outcome]:
+    """The outcomes of all workers, as they come; a worker that dies is a failure."""
+    context = multiprocessing.get_context("spawn")
+    outcomes = context.Queue()
+    workers = [
+        context.Process(target=_send, args=(given, number, outcomes), daemon=True)
+        for number in range(given.workers)
+    ]
+    for process in workers:
+        process.start()
+    finished = 0
+    while finished < given.workers:
+        try:
+            outcome = outcomes.get(timeout=5.0)
+        except queue.Empty:
+            dead = [process.exitcode for process in workers if process.exitcode]
+            if dead:
+                sys.exit(f"a worker ended with exit code {dead[0]}")
+            continue
+        if outcome is None:
+            finished += 1
+        else:
+            yield outcome
