@@ -38,20 +38,24 @@ class Thresholds:
     newton_entries: int = 2**15
     """Newton's method computes at most this many entries of plans at a time: they stay in cache."""
 
-    straggler_samples: int = 32
+    straggler_samples: int = 8
     """With at least this many samples, the slowest ones are iterated separately."""
     straggler_bins: int = 256
     """But only if a sample has at most this many bins, because it takes memory."""
+    straggler_entries: int = 2**16
+    """Or if all samples together have at most this many entries."""
 
     sparse_share: float = 0.05
     """With a smaller share of positive entries, the inner problem is solved on the support of X."""
     sparse_sample_points: int = 32
     """Largest support of a sparse sample: each step solves a dense system of that size."""
 
+    cached_entries: int = 2**14
+    """NumPy solves batches of this many entries, which stay in the processor's cache."""
     batch_entries: int = 2**20
-    """Samples are solved in batches of at least this many entries, to save memory."""
+    """In other libraries an operation has a larger overhead: at least this many entries."""
     batches: int = 4
-    """But in at most this many batches."""
+    """And at most this many batches."""
     certificate_entries: int = 2**16
     """Gaps are computed for this many entries at a time: this takes some fifteen temporaries."""
 
@@ -107,7 +111,8 @@ def newton_batch(bins: int) -> int:
 
 def separates_stragglers(samples: int, bins: int) -> bool:
     """Whether the slowest samples are iterated separately."""
-    return samples >= THRESHOLDS.straggler_samples and bins <= THRESHOLDS.straggler_bins
+    small = bins <= THRESHOLDS.straggler_bins or samples * bins <= THRESHOLDS.straggler_entries
+    return samples >= THRESHOLDS.straggler_samples and small
 
 
 def solves_on_support(samples: int, positive_share: float) -> bool:
@@ -130,9 +135,12 @@ def solves_on_sample_supports(
     return samples > 1 and sparse and few and filled * most_points <= 4 * samples
 
 
-def batch_size(samples: int, entries: int) -> int:
-    """Default number of samples that are solved at once."""
-    batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
+def batch_size(samples: int, entries: int, *, in_cache: bool) -> int:
+    """Default number of samples that are solved at once; ``in_cache`` for NumPy."""
+    if in_cache:
+        batches = math.ceil(entries / THRESHOLDS.cached_entries)
+    else:
+        batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
     return math.ceil(samples / max(1, batches))
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from array_api_compat import is_numpy_array
+
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
@@ -37,7 +39,8 @@ class TransportTerm:
         samples = problem.data.shape[0]
         self._remembers = batch is None
         if batch is None:
-            batch = batch_size(samples, math.prod(problem.data.shape))
+            entries, in_cache = math.prod(problem.data.shape), is_numpy_array(problem.data)
+            batch = batch_size(samples, entries, in_cache=in_cache)
         self._slices = slices_of(samples, batch)
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)

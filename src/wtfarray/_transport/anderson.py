@@ -201,21 +201,22 @@ def without(secants: Secants, samples: Array) -> Secants:
 
 def secants_of(secants: Secants, samples: NDArray[np.intp]) -> Secants:
     """The pairs of some samples, by their numbers."""
-    stacks = (take_samples(stack, samples) for stack in secants[:6])
-    return Secants(*stacks, secants.identity, secants.slot)
+    names = ("moves", "changes", "lengths", "scales", "inverse", "weights")
+    taken = {name: take_samples(getattr(secants, name), samples) for name in names}
+    return secants._replace(**taken)
 
 
 def merged(secants: Secants, others: Secants, samples: NDArray[np.intp]) -> Secants:
     """Replace the pairs of some samples by ``others``, whose oldest pair may be elsewhere."""
     xp = array_namespace(secants.moves)
     shift = int(secants.slot) - int(others.slot)
-    stacks = []
+    stacks = {"weights": merge_samples(secants.weights, others.weights, samples)}
     for name in ("moves", "changes", "lengths", "scales", "inverse"):
         theirs = xp.roll(getattr(others, name), shift, axis=1)
         if name == "inverse":
             theirs = xp.roll(theirs, shift, axis=2)
-        stacks.append(merge_samples(getattr(secants, name), theirs, samples))
-    return Secants(*stacks, secants.weights, *secants[-2:])
+        stacks[name] = merge_samples(getattr(secants, name), theirs, samples)
+    return secants._replace(**stacks)
 
 
 def put(ring: Array, slot: Array | int, row: Array) -> Array:

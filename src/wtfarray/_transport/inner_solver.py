@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from array_api_compat import is_jax_array
+
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import prefers_newton
@@ -25,6 +27,11 @@ def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = No
     """Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples."""
     if has_distant_bins(problem):
         return Newton(problem, g, weights)
+    if is_jax_array(g):
+        # Imported only if arrays of JAX are used.
+        from wtfarray._transport.compiled_step import advance
+
+        return Sinkhorn(problem, g, weights=weights, advance=advance)
     return Sinkhorn(problem, g, weights=weights)
 
 

@@ -4,20 +4,19 @@ Sinkhorn iterations with Anderson acceleration, for a sequence of models Y.
 They solve ``g/lam + log q(g) = log Y`` in every sample, where q is the second marginal of the plan
 of g. The plain step is ``eps lam / (lam + eps)`` times the residual of that equation (eps for
 infinite lam). Y enters only as the target, so secants remain valid when Y changes. `sinkhorn_step`
-is one iteration, a function of arrays alone: `Sinkhorn` repeats it in a Python loop (on JAX its
-compiled form), and `compiled` in a compiled loop.
+is one iteration, a function of arrays alone: `Sinkhorn` repeats it in a Python loop, for JAX in the
+compiled form of `compiled_step`, and `compiled` in a compiled loop.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import is_jax_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
@@ -44,7 +43,6 @@ MEMORY = 12
 BINS_PER_SECANT = 8
 """Samples with fewer bins keep fewer secants, but six: theirs are soon out of date."""
 GROWTH = 3.0
-KEEP = True
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
 
 
@@ -159,8 +157,10 @@ def sinkhorn_step(
     change -= move
     plain = target.scaled_logs - rest
     residual = plain - g
-    vectors = (flat(vector) for vector in (move, change, residual))
-    secants, extra = accelerated(secants, *vectors, reliable, worse & state.known, max_step)
+    back = worse & state.known
+    secants, extra = accelerated(
+        secants, flat(move), flat(change), flat(residual), reliable, back, max_step
+    )
     first = inner(gradient, residual)
     decrement = xp.maximum(xp.abs(first), xp.abs(first + inner(gradient, extra)))
     plain += xp.reshape(extra, tuple(g.shape))
@@ -211,6 +211,10 @@ def advance(
     return state, secants, point, summary(point, weights)
 
 
+Advance = Callable[..., tuple[SinkhornState, Secants, Iterate, Array]]
+"""The type of `advance` and of its compiled form."""
+
+
 class Sinkhorn:
     """Solves the inner problem by `sinkhorn_step`; late samples are iterated on their own."""
 
@@ -220,6 +224,7 @@ class Sinkhorn:
         g: Array,
         memory: int | None = None,
         weights: Array | None = None,
+        advance: Advance = advance,
     ) -> None:
         self.problem = problem
         self.sample_weights = weights
@@ -238,18 +243,12 @@ class Sinkhorn:
         self._stragglers = Stragglers()
         self._safe = False
         """Whether plain products have lost digits: then in the log domain from there on."""
-        self._advance, self._traceable = advance, problem
-        if is_jax_array(g):
-            # Imported only if arrays of JAX are used.
-            from wtfarray._transport import compiled
-
-            self._advance, self._traceable = compiled.advance, compiled.traceable(problem)
+        self._advance = advance
 
     def iterates(
         self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
-        xp = array_namespace(Y)
         problem = self.problem
         target = target_of(problem, Y)
         if self._secants is None:
@@ -275,7 +274,7 @@ class Sinkhorn:
             ahead, size = self._state.ahead, self._state.size
             self.evaluations += 1
             self._state, self._secants, point, sums = self._advance(
-                self._traceable,
+                self.problem,
                 target,
                 self._state,
                 self._secants,
@@ -300,9 +299,10 @@ class Sinkhorn:
             take_samples(self.g, samples),
             self._memory,
             None if weights is None else take_samples(weights, samples),
+            self._advance,
         )
         solver._safe = self._safe
-        if self._secants is not None and KEEP:
+        if self._secants is not None:
             solver._state = SinkhornState(*(take_samples(s, samples) for s in self._state))
             solver._secants = secants_of(self._secants, samples)
         return solver

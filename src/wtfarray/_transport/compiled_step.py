@@ -1,0 +1,117 @@
+"""One Sinkhorn iteration compiled by JAX, and a kernel that can be traced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from wtfarray._arrays.typing import Array
+from wtfarray._models.tensor import apply_to_mode
+from wtfarray._transport import sinkhorn
+from wtfarray._transport.anderson import Secants
+from wtfarray._transport.control_flow import ControlFlow, Result, State
+from wtfarray._transport.iterate import Iterate
+from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
+from wtfarray._transport.problem import Marginal, PlainRange, TransportProblem
+
+
+class CompiledControlFlow:
+    """Branches and loops of JAX, decided on the device."""
+
+    def decide(self, condition: Array) -> Array:
+        """The condition itself, which stays on the device."""
+        return condition
+
+    def cond(
+        self, condition: Any, if_true: Callable[[], Result], if_false: Callable[[], Result]
+    ) -> Result:
+        """The result of one of two functions; a Python bool is decided while tracing."""
+        if isinstance(condition, bool):
+            return if_true() if condition else if_false()
+        chosen: Result = lax.cond(condition, if_true, if_false)
+        return chosen
+
+    def while_loop(
+        self, cond_fun: Callable[[State], Array], step: Callable[[State], State], state: State
+    ) -> State:
+        """Apply ``step`` while ``cond_fun`` holds."""
+        last: State = lax.while_loop(cond_fun, step, state)
+        return last
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledKernel(GibbsKernel):
+    """A kernel that decides on the device whether to compute in the log domain."""
+
+    flow: ClassVar[ControlFlow] = CompiledControlFlow()
+
+    known_range: float = 0.0
+    """The range of potentials, computed before tracing: under ``jit`` costs cannot be read."""
+
+    def potential_range(self) -> float:
+        """A bound on how much a potential varies."""
+        return self.known_range
+
+    def _log_product(
+        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
+    ) -> Array:
+        for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
+            logs = _log_apply_axis(logs, matrix, cost * (-1.0 / self.eps), axis)
+        return logs
+
+
+def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
+    """Plain products with one scale per fibre; log-sum-exps if these underflow."""
+    mantissa, scale = from_logs(logs, axis)
+    product = apply_to_mode(mantissa, matrix, axis)
+    threshold = smallest_sum(product.dtype, product.shape[axis], jnp)
+    underflows = (product < threshold) & (scale > -math.inf)
+    return lax.cond(
+        jnp.any(underflows),
+        lambda: _log_sum_exps(logs, exponents, axis),
+        lambda: to_logs(product, scale),
+    )
+
+
+def _log_sum_exps(logs: Array, exponents: Array, axis: int) -> Array:
+    """Log-sum-exps, one row of the cost at a time: no temporary is larger than the stack."""
+    shape = (-1,) + (1,) * (logs.ndim - axis - 1)
+    rows = lax.map(lambda row: logsumexp(logs + jnp.reshape(row, shape), axis, jnp), exponents)
+    return jnp.moveaxis(rows, 0, axis)
+
+
+def traceable(problem: TransportProblem) -> TransportProblem:
+    """The same problem with a kernel that can be traced by ``jax.jit``."""
+    kernel = problem.kernel
+    fields = (kernel.costs, kernel.eps, kernel.matrices, kernel.all_finite)
+    return replace(problem, kernel=CompiledKernel(*fields, kernel.potential_range()))
+
+
+def _register(cls: type, static: tuple[str, ...] = ()) -> None:
+    """Let ``jax.jit`` take and return a dataclass; the ``static`` fields are compiled in."""
+    arrays = [field.name for field in fields(cls) if field.name not in static]
+    jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=list(static))
+
+
+_register(PlainRange, ("positive", "never_underflows"))
+_register(CompiledKernel, ("all_finite",))
+_register(TransportProblem, ("lam", "order", "all_reachable"))
+_register(Marginal)
+_register(Iterate, ("error", "distance"))
+
+_advance = jax.jit(sinkhorn.advance, static_argnums=(6,))
+
+
+def advance(
+    problem: TransportProblem, *arguments: Any
+) -> tuple[sinkhorn.SinkhornState, Secants, Iterate, Array]:
+    """`sinkhorn.advance`, compiled once for each shape, dtype and lam."""
+    result: tuple[sinkhorn.SinkhornState, Secants, Iterate, Array]
+    result = _advance(traceable(problem), *arguments)
+    return result
