@@ -542,6 +542,14 @@ class TestSolver:
             assert again.evaluations == 1
         assert errors[1] < 0.1 * errors[0]
 
+    def test_new_solver_starts_where_it_is_told(self, array):
+        """There is nothing to go on from, whatever the caller says."""
+        problem, Y, X, _ = problem_of(array, math.inf)
+        start = np.random.default_rng(0).normal(size=X.shape)
+        solver = Sinkhorn(problem, array(start))
+        solver.continues = True
+        np.testing.assert_array_equal(to_numpy(next(solver.iterates(Y)).g), start)
+
     def test_secants_of_a_sample_whose_model_changed_much_are_forgotten(self, array):
         solver, Y = self.advanced(array, steps=6)
         other = to_numpy(Y)
