@@ -12,7 +12,7 @@ import wtfarray as wtf
 from wtfarray._transport.iterate import Iterate, search_radius, translation
 from wtfarray._transport.problem import Marginal
 
-COST = wtf.grid_cost(6)[0]
+COST, UNIT = wtf.grid_cost(6)[0], 0.3
 
 
 def divergences(q, s):
@@ -23,10 +23,10 @@ def divergences(q, s):
 
 def iterate_of(array, q, s):
     """The point with this marginal q and this target s, both positive or both 0 in every bin."""
-    log_ratio = np.log(np.where(q > 0, s, 1.0) / np.where(q > 0, q, 1.0))
+    residual = UNIT * np.log(np.where(q > 0, s, 1.0) / np.where(q > 0, q, 1.0))
     none = array(np.zeros(q.shape[0]))
     marginal = Marginal(array(q), None, None, none)
-    return Iterate(array(0.0 * q), marginal, none, array(log_ratio), array(s - q), none, none)
+    return Iterate(array(0.0 * q), marginal, none, array(residual), UNIT, array(s - q), none, none)
 
 
 class TestGapBound:

@@ -84,8 +84,9 @@ def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
     """
     xp = array_namespace(weights)
     old, new = secants.weights, _normalised(weights, unit)
-    ratio = inner(new, new / (old + SMALLEST)) / (xp.sum(new, axis=1) + SMALLEST)
-    changed = ratio > DRIFT
+    # In units in which they sum to one, so that no quotient overflows.
+    share = new * (unit * unit)
+    changed = inner(share, share / (old * (unit * unit) + SMALLEST)) > DRIFT
     if not bool(xp.any(changed)):
         return secants
     secants = without(secants, changed)

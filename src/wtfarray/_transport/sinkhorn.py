@@ -255,8 +255,8 @@ class Sinkhorn:
             self._secants = new_secants(self._memory, flat(Y), problem.damping)
         else:
             self._secants = reweighted(self._secants, flat(Y), problem.damping)
-        if self.continues:
-            self.g = predicted_potential(target, self._state, self._secants, self._radius)
+            if self.continues:
+                self.g = predicted_potential(target, self._state, self._secants, self._radius)
         start = self._state.size + math.inf
         self._state = self._state._replace(ahead=self.g, size=start)
         separates = self._stragglers.begin(Y)
