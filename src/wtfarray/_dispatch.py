@@ -40,6 +40,8 @@ class Thresholds:
 
     straggler_samples: int = 8
     """With at least this many samples, the slowest ones are iterated separately."""
+    straggler_least: int = 2**11
+    """And with at least this many entries: an iteration of fewer takes no less time."""
     straggler_bins: int = 256
     """But only if a sample has at most this many bins, because it takes memory."""
     straggler_entries: int = 2**16
@@ -111,8 +113,10 @@ def newton_batch(bins: int) -> int:
 
 def separates_stragglers(samples: int, bins: int) -> bool:
     """Whether the slowest samples are iterated separately."""
-    small = bins <= THRESHOLDS.straggler_bins or samples * bins <= THRESHOLDS.straggler_entries
-    return samples >= THRESHOLDS.straggler_samples and small
+    entries = samples * bins
+    small = bins <= THRESHOLDS.straggler_bins or entries <= THRESHOLDS.straggler_entries
+    many = samples >= THRESHOLDS.straggler_samples and entries >= THRESHOLDS.straggler_least
+    return many and small
 
 
 def solves_on_support(samples: int, positive_share: float) -> bool:

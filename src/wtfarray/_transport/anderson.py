@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from array_api_compat import device as device_of
 from array_api_compat import is_writeable_array
-from numpy.typing import NDArray
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import inner, merge_samples, take_samples
+from wtfarray._arrays.samples import inner
 from wtfarray._arrays.typing import Array
 
 RIDGE = 1e-4
@@ -52,15 +50,20 @@ class Secants(NamedTuple):
     """Of the norm, (N, m)."""
     identity: Array
     """The identity matrix, (memory, memory), in the dtype of the inverse."""
+    ridge: Array
+    """Added to the diagonal of the Gram matrices, ()."""
     slot: Array | int
     """Where the next pair goes."""
 
 
-def new_secants(memory: int, weights: Array, unit: float) -> Secants:
+def new_secants(
+    memory: int, weights: Array, unit: float, ridge: float | None = None
+) -> Secants:
     """
     No pairs yet.
 
     The ``weights`` of the norm, (N, m), need not be normalised. ``unit`` is a typical size of phi.
+    A larger ``ridge`` than the default makes for shorter, safer steps.
     """
     xp = array_namespace(weights)
     samples, bins = weights.shape
@@ -70,10 +73,12 @@ def new_secants(memory: int, weights: Array, unit: float) -> Secants:
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
     lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
     identity = xp.eye(memory, dtype=weights.dtype, device=device_of(weights))
-    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity)
+    least = RIDGE if weights.dtype == xp.float64 else SINGLE_RIDGE
+    diagonal = xp.full((), max(least, ridge or 0.0), dtype=weights.dtype, device=kind["device"])
+    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, diagonal)
     # A number on the host where the rings are written in place.
     slot = 0 if is_writeable_array(moves) else xp.asarray(0)
-    return Secants(moves, changes, lengths, scales, inverse, normalised, identity, slot)
+    return Secants(moves, changes, lengths, scales, inverse, normalised, identity, diagonal, slot)
 
 
 def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
@@ -100,13 +105,9 @@ def _normalised(weights: Array, unit: float) -> Array:
     return xp.astype(weights / xp.where(total > 0, total, 1.0), xp.float32)
 
 
-def _ridge(identity: Array) -> float:
-    return RIDGE if identity.dtype == array_namespace(identity).float64 else SINGLE_RIDGE
-
-
-def _without_pairs(identity: Array) -> Array:
+def _without_pairs(identity: Array, ridge: Array) -> Array:
     """The inverse if no pair is used, (1, memory, memory)."""
-    return identity[None, ...] * (1.0 / (1.0 + _ridge(identity)))
+    return identity[None, ...] / (1.0 + ridge)
 
 
 def accelerated(
@@ -128,7 +129,7 @@ def accelerated(
     overwritten if the library can do so.
     """
     xp = array_namespace(move)
-    moves, changes, lengths, scales, inverse, weights, identity, slot = secants
+    moves, changes, lengths, scales, inverse, weights, identity, ridge, slot = secants
     single = scales.dtype
     move, change = xp.astype(move, single), xp.astype(change, single)
     weighted = change * weights
@@ -139,9 +140,11 @@ def accelerated(
     lengths = put(lengths, slot, xp.sqrt(inner(move, move)))
     scales = put(scales, slot, scale)
     row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scales * scale[:, None])
-    inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, slot)
+    inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
-    secants = Secants(moves, changes, lengths, scales, inverse, weights, identity, following)
+    secants = Secants(
+        moves, changes, lengths, scales, inverse, weights, identity, ridge, following
+    )
     back = xp.astype(identity[slot, ...], single) * (-1.0)
     shares = xp.where(worse[:, None], back[None, :], _shares(secants, residual, max_step))
     return secants, _combined(moves, shares, residual.dtype)
@@ -171,7 +174,9 @@ def _combined(moves: Array, shares: Array, dtype: object) -> Array:
     return xp.astype(xp.matmul(shares[:, None, :], moves)[:, 0, :], dtype)
 
 
-def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) -> Array:
+def _replaced(
+    inverse: Array, row: Array, identity: Array, ridge: Array, slot: Array | int
+) -> Array:
     """
     The inverse of a matrix of which one row and column are replaced, (N, memory, memory).
 
@@ -180,14 +185,13 @@ def _replaced(inverse: Array, row: Array, identity: Array, slot: Array | int) ->
     """
     xp = array_namespace(inverse)
     unit = identity[slot, ...]
-    ridge = _ridge(identity)
     old = inverse[:, :, slot]
     row = row * (1.0 - unit)
     reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
     border = xp.matmul(reduced, row[:, :, None])[:, :, 0]
     pivot = 1.0 + ridge - inner(row, border)
     # At least the ridge without rounding.
-    border = (border - unit) / xp.sqrt(xp.maximum(pivot, xp.full_like(pivot, 0.5 * ridge)))[:, None]
+    border = (border - unit) / xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
     return reduced + border[:, :, None] * border[:, None, :]
 
 
@@ -195,29 +199,9 @@ def without(secants: Secants, samples: Array) -> Secants:
     """Forget all pairs of the given samples, (N,) bool."""
     xp = array_namespace(samples)
     scales = xp.where(samples[:, None], 0.0, secants.scales)
-    reset = _without_pairs(secants.identity)
+    reset = _without_pairs(secants.identity, secants.ridge)
     inverse = xp.where(samples[:, None, None], reset, secants.inverse)
     return secants._replace(scales=scales, inverse=inverse)
-
-
-def secants_of(secants: Secants, samples: NDArray[np.intp]) -> Secants:
-    """The pairs of some samples, by their numbers."""
-    names = ("moves", "changes", "lengths", "scales", "inverse", "weights")
-    taken = {name: take_samples(getattr(secants, name), samples) for name in names}
-    return secants._replace(**taken)
-
-
-def merged(secants: Secants, others: Secants, samples: NDArray[np.intp]) -> Secants:
-    """Replace the pairs of some samples by ``others``, whose oldest pair may be elsewhere."""
-    xp = array_namespace(secants.moves)
-    shift = int(secants.slot) - int(others.slot)
-    stacks = {"weights": merge_samples(secants.weights, others.weights, samples)}
-    for name in ("moves", "changes", "lengths", "scales", "inverse"):
-        theirs = xp.roll(getattr(others, name), shift, axis=1)
-        if name == "inverse":
-            theirs = xp.roll(theirs, shift, axis=2)
-        stacks[name] = merge_samples(getattr(secants, name), theirs, samples)
-    return secants._replace(**stacks)
 
 
 def put(ring: Array, slot: Array | int, row: Array) -> Array:

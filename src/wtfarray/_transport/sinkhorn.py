@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
@@ -26,11 +27,9 @@ from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
     Secants,
     accelerated,
-    merged,
     new_secants,
     predicted,
     reweighted,
-    secants_of,
     without,
 )
 from wtfarray._transport.iterate import Iterate, search_radius, translation
@@ -42,6 +41,8 @@ MEMORY = 12
 """Largest number of secants per sample."""
 BINS_PER_SECANT = 8
 """Samples with fewer bins keep fewer secants, but six: theirs are soon out of date."""
+STRAGGLER_RIDGE = 0.1
+"""Of samples that are iterated separately: their secants mislead, and steps have to be shorter."""
 GROWTH = 3.0
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
 
@@ -245,6 +246,7 @@ class Sinkhorn:
         self._memory = memory or memory_for(math.prod(g.shape[1:]))
         self._state = first_state(problem, g)
         self._secants: Secants | None = None
+        self._ridge: float | None = None
         self._radius = search_radius(problem)
         self._stragglers = Stragglers()
         self._double: TransportProblem | None = None
@@ -265,7 +267,7 @@ class Sinkhorn:
         problem = self.problem
         target = target_of(problem, Y, positive=positive)
         if self._secants is None:
-            self._secants = new_secants(self._memory, flat(Y), problem.damping)
+            self._secants = new_secants(self._memory, flat(Y), problem.damping, self._ridge)
         else:
             self._secants = reweighted(self._secants, flat(Y), problem.damping)
             if self.continues:
@@ -318,9 +320,8 @@ class Sinkhorn:
         solver._safe = self._safe
         if self._double is not None:
             solver._double = with_double_products(solver.problem)
-        if self._secants is not None:
-            solver._state = SinkhornState(*(take_samples(s, samples) for s in self._state))
-            solver._secants = secants_of(self._secants, samples)
+        solver._ridge = STRAGGLER_RIDGE
+        solver._state = SinkhornState(*(take_samples(stack, samples) for stack in self._state))
         return solver
 
     def merge(self, other: Sinkhorn, samples: NDArray[np.intp]) -> None:
@@ -330,5 +331,8 @@ class Sinkhorn:
         pairs = zip(self._state, other._state, strict=True)
         self._state = SinkhornState(*(merge_samples(old, new, samples) for old, new in pairs))
         self.g = self._state.ahead
-        if self._secants is not None and other._secants is not None:
-            self._secants = merged(self._secants, other._secants, samples)
+        if self._secants is not None:
+            late = np.zeros(self.g.shape[0], dtype=bool)
+            late[samples] = True
+            xp = array_namespace(self.g)
+            self._secants = without(self._secants, xp.asarray(late, device=device_of(self.g)))
