@@ -121,14 +121,14 @@ class TransportTerm:
         point, error, done = self._iterate(
             k, solver.iterates(Y, tolerance, max_iter), tolerance, max_iter
         )
-        self._evaluations += (solver.evaluations - before) * Y.shape[0]
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
         del point  # free its arrays
         u = dual_of_potential(g, problem.lam, xp)
         values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
-        return _Part(solver.g, u, values, gaps, error, done)
+        evaluations = (solver.evaluations - before) * Y.shape[0]
+        return _Part(solver.g, u, values, gaps, error, done, evaluations)
 
     def _iterate(
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
@@ -156,8 +156,8 @@ class TransportTerm:
             before = solver.evaluations
             g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
             values, gaps, u = solver.problem.bounds(g, part)
-            self._evaluations += (solver.evaluations - before) * part.shape[0]
-            parts.append(_Part(g, u, values, gaps, 0.0, converged=True))
+            evaluations = (solver.evaluations - before) * part.shape[0]
+            parts.append(_Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations))
         joined = self._joined(parts)
         self._latest = None  # the solvers are one step ahead of this g
         converged = joined.gap <= tolerance
@@ -176,6 +176,7 @@ class TransportTerm:
         sums = [(self._sum(p.values, k), self._sum(p.gaps, k)) for k, p in enumerate(parts)]
         value, gap = (sum(float(pair[i]) for pair in sums) for i in (0, 1))
         error = sum(part.error for part in parts)
+        self._evaluations += sum(part.evaluations for part in parts)
         converged = all(part.converged for part in parts)
         return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
 
@@ -200,3 +201,5 @@ class _Part:
     gaps: Array
     error: float
     converged: bool
+    evaluations: int
+    """Of the inner problem, summed over the samples."""
