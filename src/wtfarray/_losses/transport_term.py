@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from array_api_compat import is_numpy_array
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
@@ -45,6 +46,8 @@ class TransportTerm:
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._latest: Array | None = None
+        self._positive = False
+        """Whether all entries of the last model are positive."""
         self._continues = False
         """Whether the state is where the solvers ended last."""
         self._evaluations = 0
@@ -100,7 +103,9 @@ class TransportTerm:
         """Solve the inner problem until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         Y = stack(self.problem, model)
-        if bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
+        self._positive = float(xp.min(Y)) > 0
+        empty = (self.problem.mass > 0) & ~(per_sample(Y) > 0)
+        if not self._positive and bool(xp.any(empty)):
             # The loss of a sample whose model is empty is infinite; the state stays.
             return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()
@@ -119,7 +124,10 @@ class TransportTerm:
         before = solver.evaluations
         problem = solver.problem
         point, error, done = self._iterate(
-            k, solver.iterates(Y, tolerance, max_iter), tolerance, max_iter
+            k,
+            solver.iterates(Y, tolerance, max_iter, positive=self._positive),
+            tolerance,
+            max_iter,
         )
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
@@ -173,8 +181,10 @@ class TransportTerm:
             # A sample of weight 0 has no gradient, where u is -inf neither.
             weights = spread(self.weights, u)
             u = xp.where(weights > 0, u * xp.where(weights > 0, weights, 1.0), 0.0)
-        sums = [(self._sum(p.values, k), self._sum(p.gaps, k)) for k, p in enumerate(parts)]
-        value, gap = (sum(float(pair[i]) for pair in sums) for i in (0, 1))
+        sums = [
+            xp.stack([self._sum(a, k) for a in (p.values, p.gaps)]) for k, p in enumerate(parts)
+        ]
+        value, gap = to_host(xp.sum(xp.stack(sums), axis=0)).tolist()
         error = sum(part.error for part in parts)
         self._evaluations += sum(part.evaluations for part in parts)
         converged = all(part.converged for part in parts)

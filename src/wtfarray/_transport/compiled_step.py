@@ -18,7 +18,12 @@ from wtfarray._transport.anderson import Secants
 from wtfarray._transport.control_flow import ControlFlow, Result, State
 from wtfarray._transport.iterate import Iterate
 from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
-from wtfarray._transport.problem import Marginal, PlainRange, TransportProblem
+from wtfarray._transport.problem import (
+    DoubleProductsProblem,
+    Marginal,
+    PlainRange,
+    TransportProblem,
+)
 
 
 class CompiledControlFlow:
@@ -89,8 +94,11 @@ def _log_sum_exps(logs: Array, exponents: Array, axis: int) -> Array:
 def traceable(problem: TransportProblem) -> TransportProblem:
     """The same problem with a kernel that can be traced by ``jax.jit``."""
     kernel = problem.kernel
-    fields = (kernel.costs, kernel.eps, kernel.matrices, kernel.all_finite)
-    return replace(problem, kernel=CompiledKernel(*fields, kernel.potential_range()))
+    known = (kernel.costs, kernel.eps, kernel.matrices, kernel.all_finite)
+    problem = replace(problem, kernel=CompiledKernel(*known, kernel.potential_range()))
+    if isinstance(problem, DoubleProductsProblem) and problem.double is not None:
+        return replace(problem, double=traceable(problem.double))
+    return problem
 
 
 def _register(cls: type, static: tuple[str, ...] = ()) -> None:
@@ -102,6 +110,7 @@ def _register(cls: type, static: tuple[str, ...] = ()) -> None:
 _register(PlainRange, ("positive", "never_underflows"))
 _register(CompiledKernel, ("all_finite",))
 _register(TransportProblem, ("lam", "order", "all_reachable"))
+_register(DoubleProductsProblem, ("lam", "order", "all_reachable"))
 _register(Marginal)
 _register(Iterate, ("error", "distance"))
 

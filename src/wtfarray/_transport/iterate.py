@@ -72,13 +72,18 @@ class InnerSolver(Protocol):
     """Iterations without a smaller gap after which the solver has failed; may be inf."""
 
     def iterates(
-        self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
+        self,
+        Y: Array,
+        tolerance: float = 0.0,
+        max_iter: int | None = None,
+        *,
+        positive: bool | None = None,
     ) -> Iterator[Iterate]:
         """
         An infinite sequence of iterates for this Y; `g` is the warm start after the last one.
 
         ``tolerance`` is the error that the caller wants, ``max_iter`` the largest number of
-        iterates that it will take, if these are known.
+        iterates that it will take, ``positive`` whether all of Y is positive, if these are known.
         """
         ...
 

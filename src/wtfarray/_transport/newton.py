@@ -183,6 +183,8 @@ class Newton:
         Y: Array,
         tolerance: float = 0.0,  # noqa: ARG002
         max_iter: int | None = None,  # noqa: ARG002
+        *,
+        positive: bool | None = None,  # noqa: ARG002
     ) -> Iterator[Iterate]:
         """An infinite sequence of iterates for this Y; the other arguments are not used."""
         xp = array_namespace(Y)

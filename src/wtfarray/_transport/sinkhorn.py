@@ -35,7 +35,7 @@ from wtfarray._transport.anderson import (
 )
 from wtfarray._transport.iterate import Iterate, search_radius, translation
 from wtfarray._transport.potential import SATURATION
-from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.problem import TransportProblem, with_double_products
 from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
@@ -69,10 +69,16 @@ class Target(NamedTuple):
         return xp.where(self.live, g, xp.where(spread(problem.mass > 0, g), -math.inf, 0.0 * g))
 
 
-def target_of(problem: TransportProblem, Y: Array) -> Target:
-    """The target; ``live`` is None if possible, because masks take extra passes over memory."""
+def target_of(problem: TransportProblem, Y: Array, *, positive: bool | None = None) -> Target:
+    """
+    The target; ``live`` is None if possible, because masks take extra passes over memory.
+
+    ``positive`` says whether all entries of Y are positive, if that is known.
+    """
     xp = array_namespace(Y)
-    if problem.all_reachable and float(xp.min(Y)) > 0:
+    if problem.all_reachable and positive is None:
+        positive = float(xp.min(Y)) > 0
+    if problem.all_reachable and positive:
         return Target(Y, xp.log(Y) * problem.damping, None)
     return masked_target(problem, Y)
 
@@ -241,16 +247,23 @@ class Sinkhorn:
         self._secants: Secants | None = None
         self._radius = search_radius(problem)
         self._stragglers = Stragglers()
+        self._double: TransportProblem | None = None
+        """The problem with products in float64, if those in float32 have lost digits."""
         self._safe = False
         """Whether plain products have lost digits: then in the log domain from there on."""
         self._advance = advance
 
     def iterates(
-        self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
+        self,
+        Y: Array,
+        tolerance: float = 0.0,
+        max_iter: int | None = None,
+        *,
+        positive: bool | None = None,
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
         problem = self.problem
-        target = target_of(problem, Y)
+        target = target_of(problem, Y, positive=positive)
         if self._secants is None:
             self._secants = new_secants(self._memory, flat(Y), problem.damping)
         else:
@@ -269,12 +282,12 @@ class Sinkhorn:
             del point
 
     def _next(self, target: Target) -> Iterate:
-        """The next iterate; in the log domain once plain products lose digits."""
+        """The next iterate; once plain products lose digits in float64, or in the log domain."""
         while True:
             ahead, size = self._state.ahead, self._state.size
             self.evaluations += 1
             self._state, self._secants, point, sums = self._advance(
-                self.problem,
+                self._double or self.problem,
                 target,
                 self._state,
                 self._secants,
@@ -288,7 +301,8 @@ class Sinkhorn:
             if not lost:
                 self.g = self._state.ahead
                 return replace(point, error=error, distance=distance)
-            self._safe = True
+            self._double = None if self._double else with_double_products(self.problem)
+            self._safe = self._double is None
             self._state = self._state._replace(ahead=ahead, size=size)
 
     def split(self, samples: NDArray[np.intp]) -> Sinkhorn:
@@ -302,6 +316,8 @@ class Sinkhorn:
             self._advance,
         )
         solver._safe = self._safe
+        if self._double is not None:
+            solver._double = with_double_products(solver.problem)
         if self._secants is not None:
             solver._state = SinkhornState(*(take_samples(s, samples) for s in self._state))
             solver._secants = secants_of(self._secants, samples)

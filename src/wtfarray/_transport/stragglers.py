@@ -54,7 +54,12 @@ class Splittable(Protocol):
         """Weights of the samples in the total error, (N,); None for equal weights."""
 
     def iterates(
-        self, Y: Array, tolerance: float = 0.0, max_iter: int | None = None
+        self,
+        Y: Array,
+        tolerance: float = 0.0,
+        max_iter: int | None = None,
+        *,
+        positive: bool | None = None,
     ) -> Iterator[Iterate]:
         """An infinite sequence of iterates for this Y."""
 
