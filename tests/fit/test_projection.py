@@ -77,7 +77,7 @@ class TestLaws:
 
     @pytest.mark.parametrize(("model", "name"), PAIRS)
     def test_samples_are_projected_independently(self, model, name):
-        fit, X = fitted(model, name, tol=1e-5), data(5, seed=1)
+        fit, X = fitted(model, name, tol=1e-5, rho=RHO / 4), data(5, seed=1)
         together = fit.project(X)
         alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(5)])
         np.testing.assert_allclose(alone, together, atol=3e-5)
@@ -197,7 +197,8 @@ class TestEveryLibrary:
         expected = short_fit(np.array, model, name).project(X, tol=1e-6)
         found = short_fit(array, model, name).project(array(X), tol=1e-6)
         assert found.shape == (samples, 2)
-        np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-5, atol=1e-6)
+        # The atoms of short fits agree to single precision.
+        np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("model", RANKS)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])

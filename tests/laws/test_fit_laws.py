@@ -73,7 +73,7 @@ class TestLaws:
         init = start(model)
         core, factors = init if model == "tucker" else (None, init)
         moved = [factors[0][order], *factors[1:]]
-        options = {"rho": 0.02, "tol": 1e-9}
+        options = {"rho": 0.02, "tol": 1e-11}
         plain = run(model, X, RANKS[model], LOSSES["unbalanced"], init=init, **options)
         mixed = run(
             model,
@@ -115,14 +115,13 @@ class TestLaws:
 
     @pytest.mark.parametrize("model", RANKS)
     def test_objective_does_not_depend_on_the_memory_layout(self, model):
-        X, options = data(), {"init": start(model), "rho": 0.02, "tol": 1e-9}
+        X, options = data(), {"init": start(model), "rho": 0.02, "tol": 1e-11}
         plain = run(model, X, RANKS[model], LOSSES["unbalanced"], **options)
         last = np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 0, -1)), -1, 0)
         for other in (np.asfortranarray(X), last):
             found = run(model, other, RANKS[model], LOSSES["unbalanced"], **options)
             assert found.objective == pytest.approx(plain.objective, rel=1e-9)
-            # Factors are known to the root of what the objective is.
-            assert_same_factors(found.factors, plain.factors, rtol=1e-3, atol=1e-4)
+            assert_same_factors(found.factors, plain.factors, rtol=1e-3, atol=1e-5)
 
     def test_nmf_of_images_is_nmf_of_flattened_images(self):
         X, (a, b) = data(), wtf.grid_cost(*SHAPE[1:])

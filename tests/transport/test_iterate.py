@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, samples_with_zeros
-from helpers import to_numpy
-from infinite_costs import band, loss_with, partly_reachable
+from helpers import numpy_only, to_numpy
+from infinite_costs import band, loss_with, partly_reachable, reachable
 
 import wtfarray as wtf
 from wtfarray._transport.iterate import Iterate, search_radius, translation
@@ -122,6 +122,15 @@ class TestSearchRadius:
         radius = search_radius(wtf.Wasserstein(COST, 0.1, lam).bind(array(X)))
         g = exact_potentials(X, Y, COST, 0.1, lam)
         assert np.ptp(g) <= radius if math.isinf(lam) else np.abs(g).max() <= radius
+
+    @numpy_only
+    def test_contains_the_solution_at_the_end_of_a_chain(self):
+        """With infinite costs potentials add up along the bins between which mass may move."""
+        X, Y = reachable(1, (2, 64))
+        loss = loss_with(band(1, 64))
+        found = wtf.wasserstein(X, Y, loss, tol=1e-3)
+        assert np.ptp(found.potential, axis=1).max() > 3.0 * loss.bind(X).kernel.potential_range()
+        assert np.ptp(found.potential, axis=1).max() <= search_radius(loss.bind(X))
 
     @pytest.mark.parametrize("lam", [0.5, math.inf])
     def test_has_the_units_of_the_cost(self, array, lam):

@@ -587,11 +587,11 @@ class TestSolver:
         X[0, 0], X[1, :] = 1.0, 0.3
         Y[0, 5], Y[1, :] = 1.0, 0.3
         Y *= X.sum(axis=1, keepdims=True) / Y.sum(axis=1, keepdims=True)
-        cost = 20.0 * COST
+        cost = 10.0 * COST
         problem = wtf.Wasserstein(cost, eps, lam).bind(array(X))
         solver = Sinkhorn(problem, array(np.zeros(X.shape)))
         points = solver.iterates(array(Y))
-        for _ in range(100):
+        for _ in range(150):
             point = next(points)
         assert solver._safe
         np.testing.assert_allclose(to_numpy(point.residual) / problem.damping, 0.0, atol=1e-7)

@@ -19,7 +19,7 @@ def few_are_hard(n=40, m=20, hard=4):
     x = np.linspace(0.0, 1.0, m)
     centres = rng.uniform(0.4, 0.6, size=(2, n, 1))
     centres[1, :hard] = 0.05
-    widths = np.full((2, n, 1), 0.2)
+    widths = np.full((2, n, 1), 3.0)
     widths[:, :hard] = 0.03
     stacks = np.exp(-0.5 * ((x - centres) / widths) ** 2) + 1e-9
     return stacks / stacks.sum(axis=2, keepdims=True)
@@ -39,7 +39,7 @@ def test_stragglers_converge_without_the_others_iterating(xp, array, lam, monkey
     if lam == math.inf:
         spare_jax(xp)
     X, Y = map(array, few_are_hard())
-    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=lam).bind(X)
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.01, lam=lam).bind(X)
     point, n, solver = iterations(problem, xp, Y)
     set_thresholds(monkeypatch, straggler_samples=10**9)
     together, patient, waiting = iterations(problem, xp, Y)
@@ -54,7 +54,7 @@ def test_stragglers_that_do_not_converge_are_split_off_once(xp, array, monkeypat
     """With an allowance of one iteration the stragglers fail, and all samples iterate together."""
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
-    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.01, lam=5.0).bind(X)
     monkeypatch.setattr(stragglers, "POLICY", StragglerPolicy(max_iter=1))
     _, n, solver = iterations(problem, xp, Y)
     assert n < 2000
@@ -66,18 +66,18 @@ def test_samples_of_weight_zero_are_no_stragglers(xp, array):
     """Samples of weight zero neither delay the others nor are iterated alone."""
     spare_jax(xp)
     X, Y = map(array, few_are_hard())
-    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.02, lam=5.0).bind(X)
+    problem = wtf.Wasserstein(wtf.grid_cost(20), eps=0.01, lam=5.0).bind(X)
     weights = array(np.where(np.arange(40) < 4, 0.0, 1.0))
     spent = []
     for given in (weights, None):
         solver = Sinkhorn(problem, xp.zeros_like(Y), weights=given)
         points = solver.iterates(Y)
-        for _ in range(17):
+        for _ in range(23):
             point = next(points)
-        assert float(xp.sum(point.decrement * weights)) <= 1e-10
+        assert float(xp.sum(point.decrement * weights)) <= 1e-8
         spent.append(solver.spent)
-    assert spent[0] == 16
-    assert spent[1] > 16
+    assert spent[0] == 22
+    assert spent[1] > 22
 
 
 def test_iterations_of_stragglers_are_bounded_by_max_iter(xp, array):

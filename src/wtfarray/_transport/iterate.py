@@ -91,7 +91,11 @@ class InnerSolver(Protocol):
 def search_radius(problem: TransportProblem) -> float:
     """Bound on the distance to the solution: potential range plus lam times a large log ratio."""
     lam = 0.0 if problem.conserves_mass else problem.lam
-    return 3.0 * problem.kernel.potential_range() + 20.0 * lam
+    potential_range = problem.kernel.potential_range()
+    if not problem.kernel.all_finite:
+        # Transport between two bins may have to go through all others.
+        potential_range *= math.prod(problem.data.shape[1:])
+    return 3.0 * potential_range + 20.0 * lam
 
 
 def translation(
