@@ -133,8 +133,8 @@ class TransportTerm:
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
         del point  # free its arrays
-        u = dual_of_potential(g, problem.lam, xp)
-        values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
+        u = dual_of_potential(g, problem.lam, xp, problem.kernel.eps)
+        values = dual_product(g, Y, problem.lam, problem.kernel.flow, u) + values
         evaluations = (solver.evaluations - before) * Y.shape[0]
         return _Part(solver.g, u, values, gaps, error, done, evaluations)
 

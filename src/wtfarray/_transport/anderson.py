@@ -18,10 +18,8 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner
 from wtfarray._arrays.typing import Array
 
-RIDGE = 1e-4
-"""Added to the unit diagonal of the Gram matrices: the size of their rounding errors."""
-SINGLE_RIDGE = 1e-3
-"""The same if their inverses are kept in float32."""
+RIDGE = 1e-3
+"""Added to the unit diagonal of the Gram matrices: above their rounding errors in float32."""
 DRIFT = 3.0
 """Weights have changed much if their mean ratio to the old ones, weighted by them, exceeds this."""
 SMALLEST = 1e-37
@@ -56,9 +54,7 @@ class Secants(NamedTuple):
     """Where the next pair goes."""
 
 
-def new_secants(
-    memory: int, weights: Array, unit: float, ridge: float | None = None
-) -> Secants:
+def new_secants(memory: int, weights: Array, unit: float, ridge: float | None = None) -> Secants:
     """
     No pairs yet.
 
@@ -73,8 +69,7 @@ def new_secants(
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
     lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
     identity = xp.eye(memory, dtype=weights.dtype, device=device_of(weights))
-    least = RIDGE if weights.dtype == xp.float64 else SINGLE_RIDGE
-    diagonal = xp.full((), max(least, ridge or 0.0), dtype=weights.dtype, device=kind["device"])
+    diagonal = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
     inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, diagonal)
     # A number on the host where the rings are written in place.
     slot = 0 if is_writeable_array(moves) else xp.asarray(0)
@@ -142,9 +137,7 @@ def accelerated(
     row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scales * scale[:, None])
     inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
-    secants = Secants(
-        moves, changes, lengths, scales, inverse, weights, identity, ridge, following
-    )
+    secants = Secants(moves, changes, lengths, scales, inverse, weights, identity, ridge, following)
     back = xp.astype(identity[slot, ...], single) * (-1.0)
     shares = xp.where(worse[:, None], back[None, :], _shares(secants, residual, max_step))
     return secants, _combined(moves, shares, residual.dtype)

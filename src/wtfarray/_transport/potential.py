@@ -36,20 +36,30 @@ def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, A
     return change, change + 1.0, outside
 
 
-def dual_of_potential(g: Array, lam: float, xp: Namespace) -> Array:
+def dual_of_potential(g: Array, lam: float, xp: Namespace, unit: float = 0.0) -> Array:
     """
     ``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g.
 
-    Where that is too large for a number of the dtype it is the largest: see `dual_product`.
+    Where that is too large for a number of the dtype it is the largest: see `dual_product`. An
+    error of 1e-11 of ``unit`` is allowed, for which exp may replace expm1, which is slower.
     """
     if math.isinf(lam):
         return g
-    return xp.expm1(xp.minimum(g * (-1.0 / lam), _overflow(g, lam, xp))) * (-lam)
+    exponent = xp.minimum(g * (-1.0 / lam), _overflow(g, lam, xp))
+    if may_use_exp(lam, unit, float(xp.finfo(g.dtype).eps)):
+        u = xp.exp(exponent)
+        u -= 1.0
+    else:
+        u = xp.expm1(exponent)
+    u *= -lam
+    return u
 
 
-def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
+def dual_product(
+    g: Array, Y: Array, lam: float, flow: ControlFlow, u: Array | None = None
+) -> Array:
     """
-    ``<u(g), Y>`` of each sample, (N,), also where u itself overflows.
+    ``<u(g), Y>`` of each sample, (N,), also where u itself overflows; u(g) may be known.
 
     There ``u Y = lam (Y - exp(log Y - g/lam))``, and the last number is the mass that arrives.
     """
@@ -68,7 +78,9 @@ def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
         return inner(u, Y) + per_sample(xp.where(some, Y - arriving, 0.0)) * lam
 
     overflows = flow.decide(xp.min(g) < -lam * cap)
-    return flow.cond(overflows, split, lambda: inner(dual_of_potential(g, lam, xp), Y))
+    return flow.cond(
+        overflows, split, lambda: inner(dual_of_potential(g, lam, xp) if u is None else u, Y)
+    )
 
 
 def scaled_by_potential(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:

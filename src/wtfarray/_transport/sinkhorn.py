@@ -25,6 +25,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
+    RIDGE,
     Secants,
     accelerated,
     new_secants,
@@ -246,7 +247,7 @@ class Sinkhorn:
         self._memory = memory or memory_for(math.prod(g.shape[1:]))
         self._state = first_state(problem, g)
         self._secants: Secants | None = None
-        self._ridge: float | None = None
+        self._ridge = RIDGE
         self._radius = search_radius(problem)
         self._stragglers = Stragglers()
         self._double: TransportProblem | None = None
