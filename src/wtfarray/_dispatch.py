@@ -139,10 +139,15 @@ def solves_on_sample_supports(
     return samples > 1 and sparse and few and filled * most_points <= 4 * samples
 
 
-def batch_size(samples: int, entries: int, *, in_cache: bool) -> int:
-    """Default number of samples that are solved at once; ``in_cache`` for NumPy."""
+def batch_size(samples: int, entries: int, kernel_entries: int, *, in_cache: bool) -> int:
+    """
+    Default number of samples that are solved at once.
+
+    ``kernel_entries`` is the size of the largest kernel matrix, which every batch reads once more;
+    ``in_cache`` is True for NumPy.
+    """
     if in_cache:
-        batches = math.ceil(entries / THRESHOLDS.cached_entries)
+        batches = math.ceil(entries / max(THRESHOLDS.cached_entries, kernel_entries))
     else:
         batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
     return math.ceil(samples / max(1, batches))

@@ -29,6 +29,10 @@ estimate is too small by a factor of some tens.
 """
 
 
+RIDGE = 3e-6
+"""Of the Gram matrices of secants: one long sample, whose secants are accurate."""
+
+
 def is_sparse_tensor(problem: TransportProblem) -> bool:
     """Whether a problem has one sample, with few positive entries."""
     xp = array_namespace(problem.data)
@@ -76,7 +80,7 @@ class SparseTensorTerm:
         """Drop the secants."""
         kernel = self._at_level.kernel
         self._max_step = 3.0 * kernel.potential_range() / kernel.eps
-        self._secants = new_secants(self._memory, self._x, 1.0)
+        self._secants = new_secants(self._memory, self._x, 1.0, RIDGE)
         self._safe_adjoint = self._safe_apply = False
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

@@ -40,8 +40,12 @@ class TransportTerm:
         samples = problem.data.shape[0]
         self._remembers = batch is None
         if batch is None:
-            entries, in_cache = math.prod(problem.data.shape), is_numpy_array(problem.data)
-            batch = batch_size(samples, entries, in_cache=in_cache)
+            batch = batch_size(
+                samples,
+                math.prod(problem.data.shape),
+                max(n * n for n in problem.data.shape[1:]),
+                in_cache=is_numpy_array(problem.data),
+            )
         self._slices = slices_of(samples, batch)
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)

@@ -39,7 +39,7 @@ class Secants(NamedTuple):
     changes: Array
     """dphi, (N, memory, m)."""
     lengths: Array
-    """The Euclidean norm of each move, (N, memory)."""
+    """The largest absolute value of each move, (N, memory)."""
     scales: Array
     """The inverse of the norm of each change, 0 for a pair that is not used; (N, memory)."""
     inverse: Array
@@ -132,7 +132,7 @@ def accelerated(
     usable = usable & (square > SMALLEST)
     scale = xp.where(usable, 1.0 / xp.sqrt(xp.where(usable, square, 1.0)), 0.0)
     moves, changes = put(moves, slot, move), put(changes, slot, change)
-    lengths = put(lengths, slot, xp.sqrt(inner(move, move)))
+    lengths = put(lengths, slot, xp.max(xp.abs(move), axis=1))
     scales = put(scales, slot, scale)
     row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scales * scale[:, None])
     inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, ridge, slot)
