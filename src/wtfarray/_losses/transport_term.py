@@ -13,7 +13,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import batch_size
+from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate
@@ -138,7 +138,11 @@ class TransportTerm:
         g = point.g
         del point  # free its arrays
         u = dual_of_potential(g, problem.lam, xp, problem.kernel.eps)
-        values = dual_product(g, Y, problem.lam, problem.kernel.flow, u) + values
+        if may_use_exp(problem.lam, problem.kernel.eps, float(xp.finfo(Y.dtype).eps)):
+            # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of X.
+            values = (per_sample(Y) - problem.mass) * problem.lam + values
+        else:
+            values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
         evaluations = (solver.evaluations - before) * Y.shape[0]
         return _Part(solver.g, u, values, gaps, error, done, evaluations)
 

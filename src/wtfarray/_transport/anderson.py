@@ -87,8 +87,6 @@ def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
     # In units in which they sum to one, so that no quotient overflows.
     share = new * (unit * unit)
     changed = inner(share, share / (old * (unit * unit) + SMALLEST)) > DRIFT
-    if not bool(xp.any(changed)):
-        return secants
     secants = without(secants, changed)
     return secants._replace(weights=xp.where(changed[:, None], new, old))
 

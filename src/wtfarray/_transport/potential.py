@@ -55,11 +55,9 @@ def dual_of_potential(g: Array, lam: float, xp: Namespace, unit: float = 0.0) ->
     return u
 
 
-def dual_product(
-    g: Array, Y: Array, lam: float, flow: ControlFlow, u: Array | None = None
-) -> Array:
+def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
     """
-    ``<u(g), Y>`` of each sample, (N,), also where u itself overflows; u(g) may be known.
+    ``<u(g), Y>`` of each sample, (N,), also where u itself overflows.
 
     There ``u Y = lam (Y - exp(log Y - g/lam))``, and the last number is the mass that arrives.
     """
@@ -78,9 +76,7 @@ def dual_product(
         return inner(u, Y) + per_sample(xp.where(some, Y - arriving, 0.0)) * lam
 
     overflows = flow.decide(xp.min(g) < -lam * cap)
-    return flow.cond(
-        overflows, split, lambda: inner(dual_of_potential(g, lam, xp) if u is None else u, Y)
-    )
+    return flow.cond(overflows, split, lambda: inner(dual_of_potential(g, lam, xp), Y))
 
 
 def scaled_by_potential(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:

@@ -357,7 +357,7 @@ class DoubleProductsProblem(TransportProblem):
 
 
 def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | None:
-    """The problem with kernel products in float64; None if it is in float64, or has no such type."""
+    """The problem with products in float64; None if it is in float64, or has no such type."""
     xp = array_namespace(problem.data)
     device = device_of(problem.data)
     types = xp.__array_namespace_info__().dtypes(kind="real floating", device=device)
