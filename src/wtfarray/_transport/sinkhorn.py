@@ -40,6 +40,12 @@ from wtfarray._transport.stragglers import Stragglers
 
 MEMORY = 12
 """Largest number of secants per sample."""
+LONG_MEMORY = 24
+"""The same for samples of many bins whose last solve was long; more memory saves iterations."""
+LONG_SOLVE = 10
+"""Number of iterations of a long solve."""
+MANY_BINS = 256
+"""Number of bins from which more secants pay: those of fewer bins are soon out of date."""
 BINS_PER_SECANT = 8
 """Samples with fewer bins keep fewer secants, but six: theirs are soon out of date."""
 STRAGGLER_RIDGE = 0.1
@@ -244,7 +250,11 @@ class Sinkhorn:
         self.patience = math.inf
         self.spent = 0
         """Iterations so far, with those of samples on their own."""
-        self._memory = memory or memory_for(math.prod(g.shape[1:]))
+        bins = math.prod(g.shape[1:])
+        self._memory = memory or memory_for(bins)
+        self._long_memory = LONG_MEMORY if memory is None and bins >= MANY_BINS else 0
+        self._length = 0
+        """Number of iterations of the last solve."""
         self._state = first_state(problem, g)
         self._secants: Secants | None = None
         self._ridge = RIDGE
@@ -267,6 +277,8 @@ class Sinkhorn:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
         problem = self.problem
         target = target_of(problem, Y, positive=positive)
+        if self._length > LONG_SOLVE and self._memory < self._long_memory:
+            self._memory, self._secants = self._long_memory, None
         if self._secants is None:
             self._secants = new_secants(self._memory, flat(Y), problem.damping, self._ridge)
         else:
@@ -278,6 +290,7 @@ class Sinkhorn:
         separates = self._stragglers.begin(Y)
         for n in itertools.count(1):
             point = self._next(target)
+            self._length = n
             yield point
             self.spent += 1
             if separates and self._stragglers.is_due(n):
