@@ -10,20 +10,17 @@ from helpers import to_numpy
 from wtfarray._transport.anderson import (
     DRIFT,
     RIDGE,
-    SINGLE_RIDGE,
     accelerated,
-    merged,
     new_secants,
     predicted,
     put,
     reweighted,
-    secants_of,
     without,
 )
 
 SAMPLES, MEMORY, BINS, UNIT = 3, 4, 8, 0.3
-RIDGES = {"float64": RIDGE, "float32": SINGLE_RIDGE}
-some_dtype = pytest.mark.parametrize("dtype", list(RIDGES))
+DTYPES = ["float64", "float32"]
+some_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def weights_of(seed=0):
@@ -84,22 +81,35 @@ def contents(secants):
     return {name: to_numpy(getattr(secants, name)) for name in names}
 
 
-def assert_same(found, expected):
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
 class TestCoefficients:
     @some_dtype
     @pytest.mark.parametrize("count", [1, 3, 11])
     def test_least_squares_with_a_ridge(self, array, dtype, count):
         pairs = random_pairs(count)
         secants, extra = with_pairs(array, pairs, dtype)
-        expected = dense_steps(pairs[-MEMORY:], residual_of(), weights_of(), RIDGES[dtype])
+        expected = dense_steps(pairs[-MEMORY:], residual_of(), weights_of(), RIDGE)
         scale = np.abs(expected).max()
         np.testing.assert_allclose(to_numpy(extra), expected, rtol=0, atol=1e-4 * scale)
         again = predicted(secants, array(residual_of(), dtype=dtype), math.inf)
         np.testing.assert_allclose(to_numpy(again), to_numpy(extra), rtol=0, atol=1e-6 * scale)
+
+    def test_larger_ridge_makes_shorter_steps(self, array):
+        lengths = []
+        for ridge in (RIDGE, 0.1, 10.0):
+            secants = new_secants(MEMORY, array(weights_of()), UNIT, ridge)
+            for pair in random_pairs(6):
+                secants, extra = accelerated(
+                    secants,
+                    *map(array, (*pair, residual_of())),
+                    *(flags(array, *ALL), flags(array, *NONE), math.inf),
+                )
+            expected = dense_steps(random_pairs(6)[-MEMORY:], residual_of(), weights_of(), ridge)
+            atol = 1e-4 * np.abs(expected).max()
+            np.testing.assert_allclose(to_numpy(extra), expected, rtol=0, atol=atol)
+            forgotten = to_numpy(without(secants, flags(array, *ALL)).inverse)
+            np.testing.assert_allclose(forgotten[1], np.eye(MEMORY) / (1.0 + ridge), rtol=1e-12)
+            lengths.append(np.linalg.norm(to_numpy(extra)))
+        assert lengths[0] > lengths[1] > lengths[2]
 
     @some_dtype
     def test_result_has_the_dtype_of_the_problem_and_rings_are_single(self, xp, array, dtype):
@@ -115,7 +125,7 @@ class TestCoefficients:
         scaled = known["changes"].astype("float64") * known["scales"][:, :, None]
         gram = np.einsum("nim,njm,nm->nij", scaled, scaled, known["weights"])
         np.testing.assert_allclose(np.einsum("nii->ni", gram), 1.0, rtol=1e-5)
-        expected = np.linalg.inv(gram + RIDGES[dtype] * np.eye(MEMORY))
+        expected = np.linalg.inv(gram + RIDGE * np.eye(MEMORY))
         atol = 1e-5 * np.abs(expected).max()
         np.testing.assert_allclose(known["inverse"], expected, rtol=0, atol=atol)
 
@@ -124,7 +134,7 @@ class TestCoefficients:
         """The same pair again and again: the Gram matrix is singular but for the ridge."""
         pairs = np.repeat(random_pairs(1), 30, axis=0)
         secants, extra = with_pairs(array, pairs, dtype)
-        expected = dense_steps(pairs[:MEMORY], residual_of(), weights_of(), RIDGES[dtype])
+        expected = dense_steps(pairs[:MEMORY], residual_of(), weights_of(), RIDGE)
         assert np.all(np.isfinite(to_numpy(secants.inverse)))
         scale = np.abs(expected).max()
         np.testing.assert_allclose(to_numpy(extra), expected, rtol=0, atol=0.01 * scale)
@@ -248,7 +258,7 @@ class TestLinearProblem:
             extra = to_numpy(predicted(secants, array(residual), math.inf))
             expected = problem.solve(target)
             plain, ahead = (np.abs(g + residual + e - expected).max() for e in (0.0, extra))
-            assert ahead < 0.01 * plain
+            assert ahead < 30.0 * RIDGE * plain
 
 
 class TestLengthAndSafeguard:
@@ -256,11 +266,11 @@ class TestLengthAndSafeguard:
         secants, _ = with_pairs(array, random_pairs(4))
         residual = array(residual_of())
         free = to_numpy(predicted(secants, residual, math.inf))
-        lengths = np.linalg.norm(free, axis=1)
+        lengths = np.abs(free).max(axis=1)
         most = 0.5 * float(lengths.min())
         for limit in (most, array(most)):
             short = to_numpy(predicted(secants, residual, limit))
-            assert np.all(np.linalg.norm(short, axis=1) <= most * (1.0 + 1e-5))
+            assert np.all(np.abs(short).max(axis=1) <= most * (1.0 + 1e-5))
             shares = short / free
             np.testing.assert_allclose(shares, shares[:, :1] * np.ones(BINS), rtol=1e-4)
         generous = to_numpy(predicted(secants, residual, 1e3 * float(lengths.max())))
@@ -346,7 +356,9 @@ class TestForgetting:
 
     def test_same_weights_change_nothing(self, array):
         secants, _ = with_pairs(array, random_pairs(5))
-        assert reweighted(secants, array(2.0 * weights_of()), UNIT) is secants
+        after = reweighted(secants, array(2.0 * weights_of()), UNIT)
+        for name, values in contents(secants).items():
+            np.testing.assert_array_equal(contents(after)[name], values, err_msg=name)
 
     def test_samples_whose_weights_changed_forget(self, array):
         """Weight that moves to bins that had little of it; a factor for all bins is no change."""
@@ -376,55 +388,6 @@ class TestForgetting:
         weights[:, 0], weights[:, 1:] = w, (1.0 - w) / (m - 1.0)
         scales = to_numpy(reweighted(secants, array(weights), UNIT).scales)
         assert np.all((scales[:, :2] == 0.0) == forgets)
-
-
-class TestSomeSamples:
-    SOME = np.asarray([2, 0])
-
-    @pytest.mark.parametrize("count", [0, 2, 6])
-    def test_split_off_and_merged_unchanged(self, array, count):
-        secants, _ = with_pairs(array, random_pairs(count))
-        part = secants_of(secants, self.SOME)
-        residual = residual_of()
-        whole = to_numpy(predicted(secants, array(residual), math.inf))
-        alone = to_numpy(predicted(part, array(residual[self.SOME]), math.inf))
-        np.testing.assert_allclose(alone, whole[self.SOME], rtol=1e-6, atol=1e-30)
-        assert_same(contents(merged(secants, part, self.SOME)), contents(secants))
-
-    @pytest.mark.parametrize("more", [1, 2, 5])
-    def test_merged_with_pairs_of_their_own(self, array, more):
-        """The rings of the two are at different slots; the next pair replaces the oldest."""
-        pairs, later = random_pairs(6), random_pairs(more, seed=7)
-        secants, _ = with_pairs(array, pairs)
-        before = contents(secants)
-        part = secants_of(secants, self.SOME)
-        two = flags(array, 1.0, 1.0), flags(array, 0.0, 0.0)
-        for pair in later[:, :, self.SOME, :]:
-            given = map(array, (*pair, residual_of()[self.SOME]))
-            part, expected = accelerated(part, *given, *two, math.inf)
-        assert_same(contents(secants), before)  # the part has rings of its own
-        together = merged(secants, part, self.SOME)
-        found = to_numpy(predicted(together, array(residual_of()), math.inf))
-        np.testing.assert_allclose(found[self.SOME], to_numpy(expected), rtol=1e-5, atol=1e-6)
-        for name, values in contents(together).items():
-            np.testing.assert_array_equal(values[1], before[name][1], err_msg=name)
-        last = random_pairs(1, seed=8)
-        _, extra = accelerated(
-            together,
-            *map(array, (*last[0], residual_of())),
-            *(flags(array, *ALL), flags(array, *NONE), math.inf),
-        )
-        for sample, known in ((0, [pairs, later, last]), (1, [pairs, last])):
-            latest = np.concatenate(known)[-MEMORY:, :, [sample], :]
-            step = dense_steps(latest, residual_of()[[sample]], weights_of()[[sample]], RIDGE)
-            atol = 1e-4 * np.abs(step).max()
-            np.testing.assert_allclose(to_numpy(extra)[[sample]], step, rtol=0, atol=atol)
-
-    def test_merged_takes_the_first_of_the_others(self, array):
-        """Samples that were repeated to fill up a power of two are left out."""
-        secants, _ = with_pairs(array, random_pairs(5))
-        part = secants_of(secants, np.asarray([2, 0, 2, 0]))
-        assert_same(contents(merged(secants, part, self.SOME)), contents(secants))
 
 
 class TestPut:

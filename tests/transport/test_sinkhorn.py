@@ -15,6 +15,7 @@ from wtfarray._transport.iterate import search_radius
 from wtfarray._transport.sinkhorn import (
     GROWTH,
     MEMORY,
+    STRAGGLER_RIDGE,
     Sinkhorn,
     advance,
     first_state,
@@ -431,15 +432,10 @@ class TestSolver:
         return solver, Y
 
     def contents(self, solver):
-        """Everything that a solver knows, as NumPy arrays; the latest pair is the last."""
-        secants = solver._secants
-        slot = int(secants.slot)
-        rings = [secants.moves, secants.changes, secants.lengths, secants.scales, secants.inverse]
-        rings = [np.roll(to_numpy(ring), -slot, axis=1) for ring in rings]
-        rings[-1] = np.roll(rings[-1], -slot, axis=2)
-        return [to_numpy(a) for a in (solver.g, *solver._state, secants.weights)] + rings
+        """The potential and the state of a solver, as NumPy arrays."""
+        return [to_numpy(a) for a in (solver.g, *solver._state)]
 
-    def test_split_takes_what_is_known_of_the_samples(self, array):
+    def test_split_takes_the_state_of_the_samples(self, array):
         solver, _ = self.advanced(array, weights=array([1.0, 2.0, 3.0]))
         part = solver.split(np.asarray([2, 0]))
         for whole, some in zip(self.contents(solver), self.contents(part), strict=True):
@@ -448,6 +444,17 @@ class TestSolver:
         np.testing.assert_array_equal(
             to_numpy(part.problem.data), to_numpy(solver.problem.data)[[2, 0]]
         )
+
+    def test_split_has_secants_of_its_own_with_a_larger_ridge(self, array):
+        solver, Y = self.advanced(array)
+        before, some = to_numpy(solver._secants.scales), np.asarray([2, 0])
+        part = solver.split(some)
+        points = part.iterates(array(to_numpy(Y)[some]))
+        next(points)
+        next(points)
+        assert np.all(np.count_nonzero(to_numpy(part._secants.scales), axis=1) <= 2)
+        assert float(part._secants.ridge) == STRAGGLER_RIDGE > float(solver._secants.ridge)
+        np.testing.assert_array_equal(to_numpy(solver._secants.scales), before)
 
     def test_split_before_the_first_solve(self, array):
         problem, Y, X, _ = problem_of(array, 1.0)
@@ -466,14 +473,13 @@ class TestSolver:
         for old, new in zip(before, self.contents(solver), strict=True):
             np.testing.assert_array_equal(new, old)
 
-    @pytest.mark.parametrize("steps", [3, 5])
-    def test_split_is_the_inverse_of_merge(self, array, steps):
-        """What samples learn on their own replaces what the others' solver knew of them."""
+    def test_split_is_the_inverse_of_merge(self, array):
+        """Where samples get to on their own replaces where they were with the others."""
         solver, Y = self.advanced(array)
         before, some = self.contents(solver), np.asarray([2, 0])
         part = solver.split(some)
         points = part.iterates(array(to_numpy(Y)[some]))
-        for _ in range(steps):
+        for _ in range(3):
             next(points)
         solver.merge(part, some)
         after = self.contents(solver)
@@ -483,6 +489,15 @@ class TestSolver:
             np.testing.assert_array_equal(mine, theirs)
         for old, new in zip(before, after, strict=True):
             np.testing.assert_array_equal(new[1], old[1])
+
+    def test_merged_samples_forget_their_secants(self, array):
+        solver, _ = self.advanced(array)
+        before, some = to_numpy(solver._secants.scales), np.asarray([2, 0])
+        solver.merge(solver.split(some), some)
+        after = to_numpy(solver._secants.scales)
+        assert np.all(after[some] == 0.0)
+        assert np.all(after[1] == before[1])
+        assert np.all(before > 0.0)
 
     def test_split_works_on_arrays_of_its_own(self, array):
         solver, Y = self.advanced(array)
@@ -532,14 +547,13 @@ class TestSolver:
 
     def test_secants_outlast_a_change_of_the_model(self, array):
         """A solve that goes on from the last one starts with a step that costs no evaluation."""
-        solver, Y = self.advanced(array, steps=6)
-        near = array(to_numpy(Y) * np.exp(0.1 * np.cos(np.arange(6.0))))
         errors = []
         for continues in (False, True):
-            again = solver.split(np.arange(3))
-            again.continues = continues
-            errors.append(to_numpy(next(again.iterates(near)).decrement).sum())
-            assert again.evaluations == 1
+            solver, Y = self.advanced(array, steps=6)
+            solver.continues = continues
+            near = array(to_numpy(Y) * np.exp(0.1 * np.cos(np.arange(6.0))))
+            errors.append(to_numpy(next(solver.iterates(near)).decrement).sum())
+            assert solver.evaluations == 7
         assert errors[1] < 0.1 * errors[0]
 
     def test_new_solver_starts_where_it_is_told(self, array):

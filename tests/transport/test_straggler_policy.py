@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import set_thresholds
 
 from wtfarray._transport.stragglers import StragglerPolicy, Stragglers
 
@@ -128,7 +129,8 @@ class TestPolicy:
         due = Stragglers(StragglerPolicy(check_every=3)).is_due
         assert [n for n in range(1, 10) if due(n)] == [3, 6, 9]
 
-    def test_pause_doubles_with_every_failure_and_ends_with_a_success(self):
+    def test_pause_doubles_with_every_failure_and_ends_with_a_success(self, monkeypatch):
+        set_thresholds(monkeypatch, straggler_least=0)
         stragglers = Stragglers(StragglerPolicy(max_iter=4))
 
         def pause_after(ratio):
@@ -147,9 +149,10 @@ class TestPolicy:
         assert pause_after(1.0) == 1
 
     @pytest.mark.parametrize(
-        ("shape", "looks"), [((8, 256), True), ((7, 4), False), ((8, 16, 17), True)]
+        ("shape", "looks"),
+        [((8, 256), True), ((7, 512), False), ((8, 16, 17), True), ((9, 4), False)],
     )
-    def test_few_samples_are_never_looked_at(self, shape, looks):
+    def test_few_or_small_samples_are_never_looked_at(self, shape, looks):
         assert Stragglers().begin(np.ones(shape)) == looks
 
     def test_many_samples_of_many_bins_are_never_looked_at(self):

@@ -13,6 +13,11 @@ from wtfarray._transport.sinkhorn import Sinkhorn
 from wtfarray._transport.stragglers import StragglerPolicy
 
 
+@pytest.fixture(autouse=True)
+def of_any_size(monkeypatch):
+    set_thresholds(monkeypatch, straggler_least=0)
+
+
 def few_are_hard(n=40, m=20, hard=4):
     """Smooth samples, and some narrow ones whose model lies far from the data."""
     rng = np.random.default_rng(0)

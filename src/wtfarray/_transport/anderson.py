@@ -54,7 +54,7 @@ class Secants(NamedTuple):
     """Where the next pair goes."""
 
 
-def new_secants(memory: int, weights: Array, unit: float, ridge: float | None = None) -> Secants:
+def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) -> Secants:
     """
     No pairs yet.
 
