@@ -212,21 +212,18 @@ def memory(arguments: argparse.Namespace) -> None:
     wtf.cp(dense[:3, :4, :4], 1, wtf.Frobenius())  # imports what is imported late
     print("arrays of the size of X, beyond X itself")
     print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
-    full, on_support = (
-        default_memory(sinkhorn.Sinkhorn),
-        default_memory(sparse_tensor.SparseTensorTerm),
-    )
+    full, on_support = sinkhorn.LONG_MEMORY, default_memory(sparse_tensor.SparseTensorTerm)
     for name, X, rank, batch in cases:
         peak = peak_memory(X, rank, batch, arguments.steps)
         if X is sparse:
-            secants = 2 * on_support * np.count_nonzero(X) / X.size
+            secants = on_support * np.count_nonzero(X) / X.size
         else:
-            secants = 2 * (full + 1) * min(1.0, (batch or X.shape[0]) / X.shape[0])
+            secants = (full + 2.5) * min(1.0, (batch or X.shape[0]) / X.shape[0])
         pairs = 2 * envelope.SETTINGS.memory * rank * sum(X.shape) / X.size
         rest = peak - secants - pairs
         print(f"{name:30s} {peak:7.1f} {secants:9.2f} {pairs:8.2f} {rest:7.1f}", flush=True)
-    print(f"\nsecants: {full} pairs of the inner problem, phi at the last point, for the next")
-    print("pair, and the weights of their norm; those of one batch at a time;")
+    print(f"\nsecants: up to {full} pairs of the inner problem and the weights of their norm in")
+    print("float32, the last point, for the next pair; with batch those of one batch at a time;")
     print(f"{on_support} pairs on the support where X is sparse")
     print(f"L-BFGS: {envelope.SETTINGS.memory} pairs of all factors")
 
