@@ -2,9 +2,9 @@
 Anderson acceleration of many small fixed-point problems at once, one per sample.
 
 For ``g <- g + r(g)``, ``r = target - phi(g)``, a step is ``r + sum_i c_i (dg_i - dphi_i)`` with
-``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm (Anderson 1965, Journal of the ACM 12; Walker
-and Ni 2011, SIAM Journal on Numerical Analysis 49). The pairs (dg, dphi) do not depend on the
-target, and stay exact secants when it moves.
+``c = argmin |r - sum_i c_i dphi_i|`` in a weighted norm (Anderson 1965, Journal of the ACM 12;
+Walker and Ni 2011, SIAM Journal on Numerical Analysis 49). The pairs (dg, dphi) do not depend on
+the target, and stay exact secants when it moves.
 """
 
 from __future__ import annotations
