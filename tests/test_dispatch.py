@@ -12,6 +12,10 @@ from wtfarray import _dispatch
 from wtfarray._dispatch import THRESHOLDS, NewtonRule
 
 CASES = [
+    ("falls_back_to_newton", (64, 4.01, 1.0), {"balanced": False}, True),
+    ("falls_back_to_newton", (64, 4.0, 1.0), {"balanced": False}, False),
+    ("falls_back_to_newton", (65, 9.0, 1.0), {"balanced": False}, False),
+    ("falls_back_to_newton", (64, 9.0, 1.0), {"balanced": True}, False),
     ("prefers_newton", (16, 4.01, 1.0), {"balanced": False}, True),
     ("prefers_newton", (16, 4.0, 1.0), {"balanced": False}, False),
     ("prefers_newton", (17, 16.0, 1.0), {"balanced": False}, False),
@@ -118,6 +122,10 @@ FIELDS = [
     (
         *("newton_balanced", (NewtonRule(9, 99.0),)),
         *("prefers_newton", (9, 9.0, 1.0), {"balanced": True}, False),
+    ),
+    (
+        *("newton_fallback", NewtonRule(9, 99.0)),
+        *("falls_back_to_newton", (9, 50.0, 1.0), {"balanced": False}, False),
     ),
     ("newton_entries", 12, "newton_batch", (2,), {}, 3),
     ("straggler_samples", 2, "separates_stragglers", (2, 2**11), {}, True),

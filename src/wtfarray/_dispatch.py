@@ -33,6 +33,8 @@ class Thresholds:
     take a tenth of its time or less; for 3 to 5 bins 4 to 16 eps apart they take two to nine times
     as long, and fits do not always converge.
     """
+    newton_fallback: NewtonRule = NewtonRule(64, 4.0)
+    """With finite lam, Newton's method continues where Sinkhorn iterations did not converge."""
     newton_balanced: tuple[NewtonRule, ...] = (NewtonRule(64, 1.0), NewtonRule(256, 8.0))
     """The same for lam = inf, where Sinkhorn's iterations converge more slowly."""
     newton_entries: int = 2**15
@@ -104,6 +106,12 @@ def prefers_newton(bins: int, spacing: float, eps: float, *, balanced: bool) -> 
     rules = THRESHOLDS.newton_balanced if balanced else THRESHOLDS.newton
     fitting = [rule.min_spacing for rule in rules if bins <= rule.max_bins]
     return bool(fitting) and spacing > fitting[0] * eps
+
+
+def falls_back_to_newton(bins: int, spacing: float, eps: float, *, balanced: bool) -> bool:
+    """Whether Newton's method continues a solve in which Sinkhorn iterations did not converge."""
+    rule = THRESHOLDS.newton_fallback
+    return not balanced and bins <= rule.max_bins and spacing > rule.min_spacing * eps
 
 
 def newton_batch(bins: int) -> int:

@@ -8,7 +8,10 @@ from infinite_costs import LAMS, band, loss_with
 
 import wtfarray as wtf
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
-from wtfarray._losses.transport_term import TransportTerm
+from wtfarray._losses.transport_term import MOST_FAILURES, TransportTerm
+from wtfarray._transport.inner_solver import inner_solver
+from wtfarray._transport.newton import Newton
+from wtfarray._transport.sinkhorn import Sinkhorn
 
 
 class TestTerms:
@@ -34,3 +37,34 @@ class TestTerms:
                 np.testing.assert_allclose(
                     gradient, np.where(Y > 0, expected.gradient, 0.0), atol=1e-4
                 )
+
+
+class TestFallback:
+    """Where Sinkhorn iterations do not converge, Newton's method continues."""
+
+    def term_and_model(self, array):
+        rng = np.random.default_rng(0)
+        X, Y = (array(rng.dirichlet(np.full(64, 0.3), 2).reshape(2, 8, 8)) for _ in range(2))
+        loss = wtf.Wasserstein(wtf.grid_cost(8, 8), eps=0.01, lam=10.0)
+        return TransportTerm(loss.bind(X), (2, 8, 8)), Y, loss.bind(X)
+
+    def test_value_of_few_iterations(self, array, xp):
+        spare_jax(xp)
+        term, Y, problem = self.term_and_model(array)
+        assert isinstance(inner_solver(problem, term.state), Sinkhorn)
+        found = term.evaluate(Y, 1e-9, 40)
+        assert found.converged
+        exact = term.certify(Y, 1e-10, 2000)
+        assert found.value == pytest.approx(exact.value, abs=1e-8)
+
+    def test_stays_after_several_failures(self, array, xp):
+        spare_jax(xp)
+        term, Y, _ = self.term_and_model(array)
+        kinds = []
+        for _ in range(MOST_FAILURES):
+            term.start_from(0.0 * term.state)
+            term.evaluate(Y, 1e-9, 40)
+            kinds.append(type(term._solvers[0]))
+        assert kinds == [type(None)] * (MOST_FAILURES - 1) + [Newton]
+        term.set_level(1.0)
+        assert term._solvers == [None]

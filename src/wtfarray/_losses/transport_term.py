@@ -15,10 +15,14 @@ from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unsta
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
-from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
+from wtfarray._transport.inner_solver import fallback_solver, inner_solver, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate
+from wtfarray._transport.newton import Newton
 from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
+
+MOST_FAILURES = 3
+"""After this many failures of Sinkhorn iterations a batch stays with Newton's method."""
 
 
 class TransportTerm:
@@ -49,6 +53,8 @@ class TransportTerm:
         self._slices = slices_of(samples, batch)
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
+        self._failures = [0] * len(self._slices)
+        """How often Sinkhorn iterations did not converge, for each batch."""
         self._latest: Array | None = None
         self._positive = False
         """Whether all entries of the last model are positive."""
@@ -84,6 +90,7 @@ class TransportTerm:
     def drop_history(self) -> None:
         """Drop the solvers with their secants."""
         self._solvers = [None] * len(self._slices)
+        self._failures = [0] * len(self._slices)
 
     def _solver(self, k: int) -> InnerSolver:
         """The solver of batch k, at the current level and potential."""
@@ -133,6 +140,13 @@ class TransportTerm:
             tolerance,
             max_iter,
         )
+        evaluations = solver.evaluations - before
+        other = None if done else self._fallback(k, solver)
+        if other is not None:
+            solver = other
+            points = solver.iterates(Y, tolerance, max_iter)
+            point, error, done = self._iterate(k, points, tolerance, max_iter)
+            evaluations += solver.evaluations
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g
@@ -143,8 +157,18 @@ class TransportTerm:
             values = (per_sample(Y) - problem.mass) * problem.lam + values
         else:
             values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
-        evaluations = (solver.evaluations - before) * Y.shape[0]
-        return _Part(solver.g, u, values, gaps, error, done, evaluations)
+        return _Part(solver.g, u, values, gaps, error, done, evaluations * Y.shape[0])
+
+    def _fallback(self, k: int, solver: InnerSolver) -> InnerSolver | None:
+        """Newton's method for batch k, for once or, after several failures, for good."""
+        if isinstance(solver, Newton):
+            return None
+        other = fallback_solver(solver.problem, solver.g, solver.sample_weights)
+        if other is not None:
+            self._failures[k] += 1
+            # The secants do not lead on from where the other solver ends.
+            self._solvers[k] = other if self._failures[k] >= MOST_FAILURES else None
+        return other
 
     def _iterate(
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int

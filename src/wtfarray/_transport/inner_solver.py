@@ -13,7 +13,7 @@ from array_api_compat import is_jax_array
 
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import prefers_newton
+from wtfarray._dispatch import falls_back_to_newton, prefers_newton
 from wtfarray._transport.iterate import InnerSolver
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.problem import TransportProblem
@@ -33,6 +33,17 @@ def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = No
 
         return Sinkhorn(problem, g, weights=weights, advance=advance)
     return Sinkhorn(problem, g, weights=weights)
+
+
+def fallback_solver(
+    problem: TransportProblem, g: Array, weights: Array | None = None
+) -> InnerSolver | None:
+    """Newton's method where Sinkhorn iterations did not converge; None if that is too slow."""
+    kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
+    balanced = problem.conserves_mass
+    if not falls_back_to_newton(bins, kernel.spacing(), kernel.eps, balanced=balanced):
+        return None
+    return Newton(problem, g, weights)
 
 
 def has_distant_bins(problem: TransportProblem) -> bool:

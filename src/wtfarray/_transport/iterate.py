@@ -66,6 +66,8 @@ class InnerSolver(Protocol):
     """The start of the next solve."""
     continues: bool
     """Whether g is where the last solve ended."""
+    sample_weights: Array | None
+    """Weights of the samples in the total error, (N,); None for equal weights."""
     evaluations: int
     """Number of evaluations of the marginal so far."""
     patience: float

@@ -159,7 +159,7 @@ class Newton:
         # At least eps: the radius of a single bin would be 0.
         self._radius = max(search_radius(problem), problem.kernel.eps)
         self._continues = continues
-        self._weights = weights
+        self.sample_weights = weights
         self._bins = math.prod(g.shape[1:])
         self._data = self._flat(problem.data)
         xp = array_namespace(g)
@@ -255,9 +255,8 @@ class Newton:
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
-        sums = xp.stack(
-            [xp.sum(error if self._weights is None else error * self._weights), xp.sum(point.size)]
-        )
+        weighted = error if self.sample_weights is None else error * self.sample_weights
+        sums = xp.stack([xp.sum(weighted), xp.sum(point.size)])
         total, distance = to_host(sums).tolist()
         return Iterate(
             self.g,
