@@ -241,3 +241,14 @@ class TestExport:
         (first, slope), (second, same) = (p.direction(points[5]) for p in (pairs, restored))
         np.testing.assert_array_equal(to_numpy(first), to_numpy(second))
         assert slope == same
+
+
+def test_scales_are_unknown_if_squares_underflow(xp, array):
+    """In float32 the squares of tiny steps are 0, and no number of the diagonal may become NaN."""
+    xs = [array(np.full(3, k * 1e-25), dtype="float32") for k in (0.0, 1.0)]
+    old, new = (Point(x, x + 1e-25, 0.0, 1e-25, 0.0, 0.0) for x in xs)
+    pairs = ScaledCurvaturePairs(old, 2, 1e-7, xp)
+    pairs.update(old, new)
+    direction, _ = pairs.direction(new)
+    assert np.isfinite(to_numpy(direction)).all()
+    assert np.isfinite(pairs.export()["diagonal"]).all()

@@ -265,7 +265,10 @@ class ScaledCurvaturePairs(CurvaturePairs):
         squares = xp.matmul(xp.asarray(chosen.tolist(), **like), self._rows * self._rows)
         steps, changes = squares[0, :], squares[1, :]
         moved = (steps > 0) & (changes > 0)
-        common = xp.sum(steps) / xp.sum(changes)
+        # Squares of tiny numbers may be 0: then nothing is known of the scales.
+        total_steps, total_changes = xp.sum(steps), xp.sum(changes)
+        known = (total_steps > 0) & (total_changes > 0)
+        common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
         ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
         d = xp.sqrt(ratio)
         median = xp.sort(d)[d.shape[0] // 2]
