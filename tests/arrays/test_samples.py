@@ -7,7 +7,6 @@ from helpers import assert_close
 from wtfarray._arrays.samples import (
     filled_up,
     inner,
-    inners,
     largest,
     merge_samples,
     per_sample,
@@ -39,13 +38,6 @@ class TestSums:
         expected = (a * b).reshape(shape[0], -1).sum(axis=1)
         found = inner(array(a, dtype), array(b, dtype))
         assert_close(found, array(expected, dtype), rtol=1e-4, atol=1e-6)
-
-    @every_shape
-    def test_inners_has_one_column_per_stack(self, array, shape):
-        stacks, other = [normal(shape, seed) for seed in range(3)], normal(shape, 9)
-        expected = np.stack([(s * other).reshape(shape[0], -1).sum(axis=1) for s in stacks], axis=1)
-        found = inners([array(s) for s in stacks], array(other))
-        assert_close(found, array(expected), rtol=1e-12, atol=1e-14)
 
     @every_shape
     @pytest.mark.parametrize("sign", [-1.0, 1.0])

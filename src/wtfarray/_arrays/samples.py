@@ -1,7 +1,6 @@
 """Stacks (N, m_1, ..., m_t) of N samples: sums, inner products and selection of samples."""
 
 import math
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -58,14 +57,6 @@ def inner(a: Array, b: Array) -> Array:
     """Inner product of each sample: two stacks (N, ...) to (N,)."""
     # Not xp.vecdot, which array-api-compat writes as a batch of small matrix products on torch.
     return array_namespace(a).linalg.vecdot(flat(a), flat(b), axis=-1)
-
-
-def inners(stacks: Sequence[Array], other: Array) -> Array:
-    """Inner products, sample by sample, of several stacks with ``other``: (N, len(stacks))."""
-    xp = array_namespace(other)
-    other = flat(other)
-    products = [xp.linalg.vecdot(flat(stack), other, axis=-1) for stack in stacks]
-    return xp.stack(products, axis=1)
 
 
 def largest(stack: Array) -> Array:

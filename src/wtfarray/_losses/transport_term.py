@@ -115,8 +115,7 @@ class TransportTerm:
         xp = array_namespace(model)
         Y = stack(self.problem, model)
         self._positive = float(xp.min(Y)) > 0
-        empty = (self.problem.mass > 0) & ~(per_sample(Y) > 0)
-        if not self._positive and bool(xp.any(empty)):
+        if not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
             # The loss of a sample whose model is empty is infinite; the state stays.
             return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()

@@ -72,7 +72,7 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     diagonal = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
     inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, diagonal)
     # A number on the host where the rings are written in place.
-    slot = 0 if is_writeable_array(moves) else xp.asarray(0)
+    slot = 0 if is_writeable_array(moves) else xp.asarray(0, device=kind["device"])
     return Secants(moves, changes, lengths, scales, inverse, normalised, identity, diagonal, slot)
 
 
@@ -181,7 +181,7 @@ def _replaced(
     reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
     border = xp.matmul(reduced, row[:, :, None])[:, :, 0]
     pivot = 1.0 + ridge - inner(row, border)
-    # At least the ridge without rounding.
+    # Without rounding the pivot is at least the ridge.
     border = (border - unit) / xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
     return reduced + border[:, :, None] * border[:, None, :]
 
