@@ -1,5 +1,6 @@
 """Non-negative matrix and tensor factorisation with a smoothed Wasserstein loss."""
 
+from wtfarray._arrays.axes import Axis
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import FitState, Record
 from wtfarray._fit.rank_scan import RankRecord, RankScan, rank_scan
@@ -25,6 +26,7 @@ from wtfarray._transport.costs import grid_cost, point_cost
 from wtfarray._version import __version__
 
 __all__ = [
+    "Axis",
     "BlockDual",
     "Certificate",
     "Factorisation",

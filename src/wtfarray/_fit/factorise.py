@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
 
+from wtfarray._arrays.axes import checked_axes
+from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, Weights, specify
+from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.protocol import Loss
 
 
@@ -32,7 +36,8 @@ def cp(
     Parameters
     ----------
     X : array (n_0, ..., n_{d-1})
-        Non-negative data, of any library that follows the Array API standard.
+        Non-negative data, of any library that follows the Array API standard, a DataFrame of
+        pandas or a DataArray of xarray.
     rank : int
         Number of components.
     loss : Loss
@@ -82,6 +87,9 @@ def cp(
         checkpoint : path
             File to which the state is written every ten steps. If the file exists, the fit
             continues from it.
+        axes : sequence of Axis, str or None
+            Labels of the modes of X, one entry per mode: an `Axis`, a name, or None for the labels
+            of a DataFrame or DataArray. They stay with the result.
 
     Returns
     -------
@@ -185,6 +193,7 @@ def _fit(
 ) -> Factorisation:
     known = list(FitOptions.__annotations__)
     known_options(kind, given, [*known, "weights"] if kind == "cp" else known)
+    X, found = without_labels("X", X)
     spec = specify(
         kind,
         X,
@@ -194,15 +203,17 @@ def _fit(
         constraints=given.get("constraints"),
         weights=weights,
         fixed=given.get("fixed", ()),
-        sample_weight=given.get("sample_weight"),
+        sample_weight=without_labels("sample_weight", given.get("sample_weight"))[0],
     )
+    axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
+    check_cost_labels(loss, axes)
     options = solver_options(spec, given)
     starts = positive_integer("n_init", given.get("n_init", 1))
     if starts > 1 and options.checkpoint is not None:
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
     rng = np.random.default_rng(given.get("rng"))
-    best = Factorisation.of(best_of(starts, spec, options, rng))
+    best = replace(Factorisation.of(best_of(starts, spec, options, rng)), axes=axes)
     if not best.converged:
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)
     return best

@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
+from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
@@ -37,6 +38,7 @@ class FitOptions(TypedDict, total=False):
     callback: Callable[[FitState], object] | None
     progress: bool
     checkpoint: str | PathLike[str] | None
+    axes: Sequence[Axis | str | None] | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

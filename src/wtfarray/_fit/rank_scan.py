@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -16,6 +16,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.axes import Axis, checked_axes
+from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -34,6 +36,7 @@ from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.rank_growth import grow
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, is_sampled
+from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import ConjugateLoss, Loss
 from wtfarray._losses.value import wasserstein
@@ -119,6 +122,7 @@ def rank_scan(
     n_seeds: int = 3,
     held_out: float | None = 0.2,
     rng: int | np.random.Generator | None = 0,
+    axes: Sequence[Axis | str | None] | None = None,
     callback: Callable[[RankRecord], object] | None = None,
     progress: bool = False,
     **options: Unpack[ScanOptions],
@@ -148,6 +152,8 @@ def rank_scan(
         loss transports the first mode.
     rng : int or numpy.random.Generator
         Seed of the initialisations and of the choice of left-out samples.
+    axes : sequence of Axis, str or None
+        Labels of the modes of X, as for `cp`.
     callback : callable
         Called with the `RankRecord` of each rank; returning True ends the scan.
     progress : bool
@@ -176,11 +182,14 @@ def rank_scan(
     >>> scan.records[1].held_out < 0.1 * scan.records[0].held_out
     True
     """
-    named = ("model", "n_seeds", "held_out", "rng", "callback", "progress")
+    named = ("model", "n_seeds", "held_out", "rng", "axes", "callback", "progress")
     known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
+    X, found = without_labels("X", X)
     X = as_data("X", X, common_namespace(X=X))
+    labels = checked_axes(axes, found, tuple(X.shape))
     one_of("model", model, ("nmf", "cp", "tucker"))
     instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+    check_cost_labels(loss, labels)
     order = _sorted_ranks(ranks, model)
     generator = np.random.default_rng(rng)
     sampled = is_sampled(loss, tuple(X.shape))
@@ -202,7 +211,7 @@ def rank_scan(
             except KeyboardInterrupt:
                 break
             scan.records.append(record)
-            scan.fits.append(fit)
+            scan.fits.append(replace(fit, axes=labels))
             if callback is not None and wants_to_stop(callback(record)):
                 break
     # One warning per scan instead of one per fit.

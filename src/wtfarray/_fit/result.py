@@ -16,10 +16,13 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.axes import Axis, check_labels, checked_axes
+from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_nonnegative,
+    axis_index,
     common_namespace,
     follow,
     instance_of,
@@ -28,6 +31,7 @@ from wtfarray._arrays.validation import (
     positive_number,
 )
 from wtfarray._fit.driver import FitSolution
+from wtfarray._fit.export import dataset, factor_frame
 from wtfarray._fit.journal import Record
 from wtfarray._fit.projection import project_samples
 from wtfarray._fit.specification import is_sampled
@@ -35,10 +39,12 @@ from wtfarray._fit.storage import (
     as_number,
     check_finite,
     choose_loss,
+    describe_axes,
     describe_loss,
     get,
     get_count,
     has_unit_sums,
+    read_axes,
     read_blocks,
     read_constraints,
     read_loss,
@@ -82,22 +88,38 @@ class Factorisation:
     """The shape of the data."""
     stopped: bool = False
     """Whether the callback or an interrupt ended the fit."""
+    axes: tuple[Axis, ...] = ()
+    """The labels of the modes of the data; empty if there are none."""
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack like the decompositions of TensorLy."""
         return iter((self.core if self.kind == "tucker" else self.weights, self.factors))
 
     def __repr__(self) -> str:
-        """A summary: shape, rank, objective, gap and the message."""
+        """A summary: shape, rank, objective, gap, the message and the labels."""
         sizes = " x ".join(str(n) for n in self.shape)
         rank: object = tuple(f.shape[1] for f in self.factors)
         if self.kind != "tucker":
             rank = self.factors[0].shape[1]
         state = "converged" if self.converged else "NOT converged"
+        labelled = ((k, axis) for k, axis in enumerate(self.axes) if axis != Axis())
+        labels = "".join(f"\nmode {k}: {axis.describe()}" for k, axis in labelled)
         return (
             f"<{self.kind} of {sizes}, rank {rank}: objective {self.objective:.6g}, "
-            f"gap {self.gap:.1e}, {state} after {self.n_iter} iterations>\n{self.message}"
+            f"gap {self.gap:.1e}, {state} after {self.n_iter} iterations>\n{self.message}{labels}"
         )
+
+    def axis(self, mode: int, /) -> Axis:
+        """
+        The labels of a mode of the data; an empty `Axis` if it has none.
+
+        Parameters
+        ----------
+        mode : int
+            A mode of the data.
+        """
+        mode = axis_index("mode", mode, len(self.shape))
+        return self.axes[mode] if self.axes else Axis()
 
     def to_tensor(self) -> Array:
         """The model tensor, of the shape of the data."""
@@ -140,6 +162,62 @@ class Factorisation:
             first = self.factors[0]
             weights = array_namespace(first).ones_like(first[0, :])
         return CPTensor((weights, list(self.factors)))
+
+    def to_frame(self, mode: int, /) -> Any:
+        """
+        The factor of a mode as a DataFrame of pandas, with the labels of its bins as the index.
+
+        Parameters
+        ----------
+        mode : int
+            The factor. For `nmf`, the atoms are factor 1; if the features have several modes, the
+            index has one level per mode.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One column per component.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import wtfarray as wtf
+        >>> X = np.random.default_rng(0).dirichlet(np.ones(3), 8)
+        >>> genes = wtf.Axis("gene", ["CD3E", "MS4A1", "LYZ"])
+        >>> fit = wtf.nmf(X, 2, wtf.KullbackLeibler(), rng=0, axes=["cell", genes])
+        >>> list(fit.to_frame(1).index)
+        ['CD3E', 'MS4A1', 'LYZ']
+        """
+        mode = axis_index("mode", mode, len(self.factors))
+        last = self.kind == "nmf" and mode == 1
+        modes = range(1, len(self.shape)) if last else (mode,)
+        axes, sizes = [self.axis(k) for k in modes], [self.shape[k] for k in modes]
+        return factor_frame(self.factors[mode], modes, axes, sizes)
+
+    def to_xarray(self) -> Any:
+        """
+        The fit as a Dataset of xarray: factors, weights or core, with the labels as coordinates.
+
+        Returns
+        -------
+        xarray.Dataset
+            Variables ``factor_0``, ``factor_1``, ... and ``weights`` or ``core``; objective, gap
+            and convergence are attributes.
+
+        Examples
+        --------
+        >>> fit.to_xarray()["factor_1"].dims  # doctest: +SKIP
+        ('wavelength', 'component')
+        """
+        facts = ("kind", "objective", "gap", "converged", "message", "n_iter")
+        return dataset(
+            self.factors,
+            self.core,
+            self.weights,
+            [self.axis(k) for k in range(len(self.shape))],
+            self.shape,
+            {name: getattr(self, name) for name in facts},
+        )
 
     @classmethod
     def of(cls, solution: FitSolution) -> Factorisation:
@@ -231,6 +309,7 @@ class Factorisation:
         self, X: Array, tol: float, max_iter: int, *, progress: bool
     ) -> tuple[Factorisation, list[str]]:
         """The projection, and the messages of its warnings."""
+        X, labels = without_labels("X", X)
         xp = common_namespace(X=X)
         X = as_nonnegative("X", X, xp)
         sizes = ", ".join(map(str, self.shape[1:]))
@@ -243,6 +322,7 @@ class Factorisation:
                 "samples"
             )
             raise ValueError(msg)
+        axes = self._axes_of_new(labels, tuple(X.shape))
         atoms = atoms_of(self.factors, self.core, self.weights)
         atoms = follow("the fit", atoms, xp, X.dtype, device_of(X))
         found = project_samples(
@@ -272,9 +352,19 @@ class Factorisation:
                 dual=found.dual,
                 shape=tuple(X.shape),
                 stopped=found.stopped,
+                axes=axes,
             ),
             advice,
         )
+
+    def _axes_of_new(self, labels: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
+        """The labels of new samples; refuse features with other labels than the fitted ones."""
+        if not labels:
+            first = (Axis(self.axes[0].name, None, self.axes[0].unit),) if self.axes else ()
+            return checked_axes(None, (*first, *self.axes[1:]), shape)
+        for k in range(1, len(shape)):
+            check_labels("X", labels[k], k, self.axis(k), "the fit")
+        return checked_axes((*labels[:1], *self.axes[1:]) if self.axes else None, labels, shape)
 
     def _entropy_of_atoms(self) -> float:
         """``sum_k rho_k E(A_k)`` over all blocks but the first."""
@@ -323,6 +413,7 @@ class Factorisation:
             "constraints": self.constraints,
             "shape": self.shape,
             "stopped": self.stopped,
+            "axes": describe_axes(self.axes),
             "loss": described,
             "dtype": dtype,
             "normalised": [
@@ -379,6 +470,7 @@ def load(
         # It is -inf where the model is 0; user-defined losses may return NaN.
         usual = np.isinf(dual) | (np.isnan(dual) & isinstance(stored, str))
         check_finite("dual", np.where(usual, 0.0, dual), dtype)
+        axes = read_axes(header, shape)
         history = read_records(archive)
         objective = as_number("objective", get(header, "objective", (int, float)))
         gap = as_number("gap", get(header, "gap", (int, float)), 0.0, infinite=True)
@@ -410,4 +502,5 @@ def load(
         constraints=constraints,
         shape=shape,
         stopped=stopped,
+        axes=axes,
     )

@@ -18,6 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.axes import Axis, checked_axes
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import mass_tolerance
 from wtfarray._arrays.typing import Array
@@ -332,6 +333,23 @@ def read_shape(header: dict[str, Any], kind: str) -> tuple[int, ...]:
         msg = f"shape is {shape!r}: expected that of data"
         raise ValueError(msg)
     return tuple(shape)
+
+
+def describe_axes(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """The labels of the modes as JSON."""
+    return [{"name": axis.name, "values": axis.values, "unit": axis.unit} for axis in axes]
+
+
+def read_axes(header: dict[str, Any], shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    """What `describe_axes` gave."""
+    axes = []
+    for k, entry in enumerate(get(header, "axes", list)):
+        if not isinstance(entry, dict):
+            msg = f"axes[{k}] is {entry!r}: expected a dictionary"
+            raise TypeError(msg)
+        name, unit = (get(entry, what, (str, type(None))) for what in ("name", "unit"))
+        axes.append(Axis(name, get(entry, "values", (list, type(None))), unit))
+    return checked_axes(axes or None, (), shape)
 
 
 def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import unstack
 from wtfarray._arrays.typing import Array
@@ -90,6 +91,7 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
+    X, Y = (without_labels(name, array)[0] for name, array in (("X", X), ("Y", Y)))
     common_namespace(X=X, Y=Y)
     max_iter = positive_integer("max_iter", max_iter)
     tol = None if tol is None else positive_number("tol", tol)

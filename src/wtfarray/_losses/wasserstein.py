@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from wtfarray._arrays.axes import Axis, check_labels
+from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
@@ -41,7 +43,7 @@ class Wasserstein:
 
     Parameters
     ----------
-    costs : array (n, n) or sequence of arrays
+    costs : array (n, n), DataFrame or DataArray, or sequence of these
         One cost for each entry of ``modes``; the cost of transport is their sum. NumPy costs are
         converted to the library, dtype and device of the data. ``inf`` forbids transport between
         two bins; for balanced transport a plan of finite cost must remain.
@@ -68,6 +70,8 @@ class Wasserstein:
     eps: float
     lam: float = math.inf
     modes: tuple[tuple[int, ...], ...] | None = field(default=None)
+    labels: tuple[Axis, ...] = field(default=())
+    """The labels of the bins of each cost, if it has any."""
 
     def __init__(
         self,
@@ -80,7 +84,8 @@ class Wasserstein:
         if not matrices:
             msg = "costs is empty: expected one cost for each transported mode"
             raise ValueError(msg)
-        matrices = tuple(check_cost(f"costs[{k}]", cost) for k, cost in enumerate(matrices))
+        labelled = [_labelled_cost(f"costs[{k}]", cost) for k, cost in enumerate(matrices)]
+        matrices = tuple(cost for cost, _ in labelled)
         groups = None
         if modes is not None:
             if not isinstance(modes, Sequence):
@@ -94,6 +99,7 @@ class Wasserstein:
         object.__setattr__(self, "eps", positive_number("eps", eps))
         object.__setattr__(self, "lam", positive_number("lam", lam, infinite=True))
         object.__setattr__(self, "modes", groups)
+        object.__setattr__(self, "labels", tuple(axis for _, axis in labelled))
 
     def __repr__(self) -> str:
         """Sizes of the costs, eps, lam and modes."""
@@ -255,3 +261,13 @@ class Wasserstein:
         # dg/du = exp(g/lam) = lam / (lam - u)
         gradient = marginal if math.isinf(self.lam) else marginal * xp.exp(g * (1.0 / self.lam))
         return xp.sum(values), unstack(bound, gradient, tuple(X.shape))
+
+
+def _labelled_cost(name: str, cost: Array) -> tuple[Array, Axis]:
+    """The checked cost, and the labels of its bins."""
+    matrix, axes = without_labels(name, cost)
+    matrix = check_cost(name, matrix)
+    if not axes:
+        return matrix, Axis()
+    check_labels(name, axes[1], 1, axes[0], "its first mode")
+    return matrix, axes[0]
