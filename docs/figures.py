@@ -63,6 +63,14 @@ def images(samples: int = 30, seed: int = 0) -> np.ndarray:
     return X / X.sum(axis=(1, 2), keepdims=True)
 
 
+def genes(samples: int = 30, seed: int = 0) -> wtf.Factorisation:
+    """A fit to mixtures of three profiles of 60 genes, in no order."""
+    rng = np.random.default_rng(seed)
+    X = rng.dirichlet(np.ones(3), samples) @ rng.dirichlet(np.full(60, 0.1), 3)
+    axes = ["cell", wtf.Axis("gene", [f"GENE{k}" for k in range(60)])]
+    return wtf.nmf(X, 3, wtf.KullbackLeibler(), rho=1e-5, rng=0, axes=axes)
+
+
 def line_loss(eps: float = 2e-2, lam: float = 10.0) -> wtf.Wasserstein:
     """The transport loss along the bins of a histogram."""
     return wtf.Wasserstein(wtf.grid_cost(BINS), eps=eps, lam=lam)
@@ -77,10 +85,12 @@ def save(figure: plt.Figure, name: str) -> None:
 def gallery() -> None:
     """One figure for each function of `wtfarray.plot`."""
     X = histograms()
-    fit = wtf.nmf(X, 3, line_loss(), rng=0)
+    axes = ["sample", wtf.Axis("wavelength", np.linspace(400, 700, BINS), "nm")]
+    fit = wtf.nmf(X, 3, line_loss(), rng=0, axes=axes)
     save(plot.atoms(fit).figure, "plot_atoms")
     save(plot.reconstruction(fit, X).figure, "plot_reconstruction")
     save(plot.convergence(fit).figure, "plot_convergence")
+    save(plot.top_features(genes(), n=8).figure, "plot_top_features")
     Y = images()
     loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=1e-2, lam=10.0)
     fit = wtf.cp(Y, 3, loss, rho=1e-3, rng=0)

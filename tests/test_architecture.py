@@ -39,10 +39,10 @@ def test_every_module_has_a_test_file(module):
 
 def test_modules_are_found():
     found = {module.as_posix() for module in modules()}
-    assert {"_transport/costs.py", "sklearn/_base.py", "cli/_commands.py", "plot.py"} <= found
+    assert {"_transport/costs.py", "sklearn/_base.py", "cli/_commands.py", "torch.py"} <= found
     assert mirrored(Path("_transport/costs.py")) == Path("transport/test_costs.py")
     assert mirrored(Path("sklearn/_base.py")) == Path("sklearn_/test_base.py")
-    assert mirrored(Path("plot.py")) == Path("test_plot.py")
+    assert mirrored(Path("torch.py")) == Path("test_torch.py")
 
 
 def test_modules_that_are_not_public_have_an_underscore():
@@ -51,7 +51,7 @@ def test_modules_that_are_not_public_have_an_underscore():
     assert {name for name in names if not name.startswith("_")} <= PUBLIC
 
 
-@pytest.mark.parametrize("package", ["cli", "sklearn"])
+@pytest.mark.parametrize("package", ["cli", "plot", "sklearn"])
 def test_modules_of_public_packages_have_an_underscore(package):
     names = {path.stem for path in (LIBRARY / package).glob("*.py")}
     assert len(names) > 1

@@ -25,6 +25,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
+from wtfarray.cli._tables import factor_tables, write_table
 
 CONVERGED, BAD_INPUT, NOT_CONVERGED, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = """
@@ -171,6 +172,12 @@ def command() -> None:
     help="File for the fit.",
 )
 @click.option(
+    "--csv",
+    "tables",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the factors as CSV files, with the labels of the data.",
+)
+@click.option(
     "--plot",
     "figure",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -186,6 +193,7 @@ def fit(
     eps: float,
     lam: float,
     out: Path,
+    tables: Path | None,
     figure: Path | None,
     key: str | None,
     backend: str,
@@ -204,11 +212,19 @@ def fit(
     _data.check_output("--checkpoint", options["checkpoint"], [".npz"])
     if figure is not None:
         _data.check_output("--plot", figure, _figure_suffixes())
+    if tables is not None:
+        tables.mkdir(parents=True, exist_ok=True)
+        _data.check_output("--csv", tables / "factor_0.csv", [".csv"])
     X = _data.on_grid(_data.read_array(data, key, grid), grid)
     X = _data.normalised(X) if normalise else X
     chosen = _loss(loss, X.shape, grid, cost, eps, lam)
     converted = _data.to_backend(X, backend, device, dtype)
-    options |= {"rng": seed, "max_iter": max_iter, "init": init and _data.read_fit(init)}
+    options |= {
+        "axes": _data.read_axes(data, X.shape),
+        "rng": seed,
+        "max_iter": max_iter,
+        "init": init and _data.read_fit(init),
+    }
     solve: Any = {"cp": wtf.cp, "nmf": wtf.nmf, "tucker": wtf.tucker}[model]
     size: object = rank if model == "tucker" or len(rank) > 1 else rank[0]
     screen = Console(stderr=True)
@@ -232,6 +248,11 @@ def fit(
     if figure is not None:
         asked.append(figure)
         written.append(_draw(result, figure))
+    for name, table_of in factor_tables(result).items() if tables is not None else ():
+        assert tables is not None
+        asked.append(tables / name)
+        write = partial(_write_table, table_of)
+        written.append(_data.write_output(tables / name, write, _say))
     whole = written == asked
     if not quiet:
         whole &= _show(summary(result, *filter(None, written)))
@@ -314,15 +335,8 @@ def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
 
     from wtfarray import plot
 
-    if len(result.shape) in (2, 3):
-        figure: Any = plot.atoms(result).figure
-    else:
-        modes = range(len(result.factors))
-        figure, axes = plt.subplots(
-            len(modes), 1, figsize=(6, 2.2 * len(modes)), layout="constrained", squeeze=False
-        )
-        for k in modes:
-            plot.atoms(result, mode=k, ax=axes[k, 0])
+    few = len(result.shape) in (2, 3)
+    figure: Any = plot.atoms(result).figure if few else plot.factors(result)[0].figure
     try:
         replace_file(path, partial(figure.savefig, dpi=150, format=path.suffix[1:].lower()))
     finally:
@@ -366,7 +380,10 @@ def project(
         warnings.simplefilter("always")
         projected = saved.projection(_data.to_backend(X, backend, device, dtype), **options)
     coefficients = to_host(projected.factors[0])
-    written = _data.write_output(out, partial(_write_coefficients, coefficients), _say)
+    axes = _data.read_axes(data, X.shape)
+    samples = projected.axis(0) if axes is None else axes[0]
+    write = partial(_write_coefficients, coefficients, samples)
+    written = _data.write_output(out, write, _say)
     whole = written == out
     if not quiet:
         rows = [("samples", str(coefficients.shape[0])), ("atoms", str(coefficients.shape[1]))]
@@ -381,15 +398,20 @@ def project(
     return CONVERGED if projected.converged else NOT_CONVERGED
 
 
-def _write_coefficients(coefficients: NDArray[Any], path: Path) -> None:
+def _write_table(table_of: tuple[Any, ...], path: Path) -> None:
+    write_table(path, *table_of)
+
+
+def _write_coefficients(coefficients: NDArray[Any], samples: wtf.Axis, path: Path) -> None:
     def write(part: Path) -> None:
         with part.open("wb") as stream:
-            if path.suffix.lower() == ".csv":
-                np.savetxt(stream, coefficients, delimiter=",")
-            else:
-                np.save(stream, coefficients)
+            np.save(stream, coefficients)
 
-    replace_file(path, write)
+    if path.suffix.lower() == ".csv":
+        named = samples if samples.name else wtf.Axis("sample", samples.values, samples.unit)
+        write_table(path, coefficients, [0], [named], [len(coefficients)])
+    else:
+        replace_file(path, write)
 
 
 @command.command()

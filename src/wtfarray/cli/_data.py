@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 import wtfarray as wtf
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.storage import try_to_write
+from wtfarray.cli._tables import read_table
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
 BACKENDS = ("numpy", "torch", "jax", "cupy")
@@ -39,7 +39,7 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
     readers: dict[str, Callable[[Path], Real]] = {
         ".npy": _read_npy,
         ".npz": lambda path: _read_npz(path, key),
-        ".csv": _read_csv,
+        ".csv": lambda path: read_table(path)[0],
         ".mat": lambda path: _read_mat(path, key),
     }
     suffix = path.suffix.lower()
@@ -83,21 +83,14 @@ def _read_npz(path: Path, key: str | None) -> Real:
     return array
 
 
-def _read_csv(path: Path) -> Real:
-    encoding = "utf-8-sig"  # skips the byte order mark that spreadsheets write
-    with path.open(encoding=encoding) as file:
-        names = not any(_is_number(field) for field in file.readline().split(","))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty file is refused later
-        return np.loadtxt(path, delimiter=",", ndmin=2, skiprows=int(names), encoding=encoding)
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
+def read_axes(path: Path, shape: tuple[int, ...]) -> tuple[wtf.Axis, ...] | None:
+    """The labels of data of this shape, read from a table; of its rows only if it was reshaped."""
+    if path.suffix.lower() != ".csv" or path.is_dir():
+        return None
+    axes = read_table(path)[1]
+    if not axes:
+        return None
+    return axes if len(shape) == 2 else (axes[0], *(wtf.Axis() for _ in shape[1:]))
 
 
 def _read_mat(path: Path, key: str | None) -> Real:

@@ -85,6 +85,11 @@ def summary(fit: wtf.Factorisation, *written: Path) -> Table:
             ("message", fit.message),
             ("iterations", str(fit.n_iter)),
             ("time", f"{seconds:.1f} s"),
+            *(
+                (f"mode {k}", axis.describe())
+                for k, axis in enumerate(fit.axes)
+                if axis.title or axis.values
+            ),
             *(("written", str(path)) for path in written),
         ]
     )

@@ -1,41 +1,16 @@
-"""Pictures: what they show, for arrays of every library."""
+"""Atoms, factors and reconstructions: what the pictures show, for arrays of every library."""
 
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers import numpy_only, random_fit, to_numpy
+from pictures import SHAPE, closed, covers_data, data, labelled, picture
 
 import wtfarray as wtf
+from wtfarray import plot
 
-mpl = pytest.importorskip("matplotlib", reason="plots need Matplotlib")
-mpl.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402
-
-from wtfarray import plot  # noqa: E402
-
-SHAPE = (6, 5, 4)
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
-def data(shape=SHAPE):
-    X = np.random.default_rng(0).gamma(1.0, size=shape) + 0.01
-    return X / X.sum(axis=tuple(range(1, len(shape))), keepdims=True)
-
-
-def picture(ax):
-    """The image that was drawn, NaN between the tiles."""
-    return np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
-
-
-def labelled(ax):
-    return bool(ax.get_xlabel()) and bool(ax.get_ylabel())
+__all__ = ["closed"]
 
 
 class TestAtoms:
@@ -101,11 +76,59 @@ class TestAtoms:
         assert len(looks) == 20
 
     @numpy_only
-    @pytest.mark.parametrize("count", range(1, 13))
-    def test_mosaic_has_few_empty_tiles(self, count):
-        columns = plot._columns(np.ones((count, 8, 8)))
-        rows = -(-count // columns)
-        assert 0 <= rows * columns - count <= 1
+    def test_labels_are_drawn(self):
+        axes = (wtf.Axis(), wtf.Axis("wavelength", np.linspace(400, 480, 9), "nm"))
+        fit = replace(random_fit(np.array, "nmf", (6, 9), 2), axes=axes)
+        ax = plot.atoms(fit)
+        assert ax.get_xlabel() == "wavelength [nm]"
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), axes[1].values)
+        axes = (wtf.Axis(), wtf.Axis("x", unit="m"), wtf.Axis())
+        ax = plot.atoms(replace(random_fit(np.array, "cp", SHAPE, 2), axes=axes))
+        assert (ax.get_ylabel(), ax.get_xlabel()) == ("x [m]", "mode 2")
+
+    @numpy_only
+    def test_bins_with_names_are_points(self):
+        axes = (wtf.Axis(), wtf.Axis("gene", list("abc")))
+        ax = plot.atoms(replace(random_fit(np.array, "nmf", (6, 3), 2), axes=axes))
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b", "c"]
+        assert {(line.get_linestyle(), line.get_marker()) for line in ax.lines} == {("None", "o")}
+
+    @numpy_only
+    def test_modes_with_one_bin_are_left_out(self):
+        fit = random_fit(np.array, "cp", (6, 1, 5), 2)
+        ax = plot.atoms(fit)
+        assert ax.lines[0].get_ydata().shape == (5,)
+        assert ax.get_xlabel() == "index along mode 2"
+        only = plot.atoms(fit, mode=1)
+        assert only.lines[0].get_marker() == "o"
+        assert plot.atoms(random_fit(np.array, "nmf", (6, 1), 2)).lines[1].get_marker() == "o"
+
+    @numpy_only
+    @pytest.mark.parametrize("rank", [2, 20])
+    def test_legend_covers_no_data(self, rank):
+        assert not covers_data(plot.atoms(random_fit(np.array, "nmf", (6, 9), rank)))
+        fit = random_fit(np.array, "nmf", (6, 9), 2)
+        assert not covers_data(plot.reconstruction(fit, data((6, 9))))
+        assert not covers_data(plot.convergence(fit))
+
+
+class TestFactors:
+    @pytest.mark.parametrize(
+        ("kind", "shape", "rank"),
+        [("cp", (6, 5, 4, 3), 2), ("tucker", (6, 5, 4), (2, 2, 2)), ("nmf", (6, 5, 4, 3), 2)],
+    )
+    def test_one_panel_per_factor(self, array, kind, shape, rank):
+        fit = random_fit(array, kind, shape, rank)
+        panels = plot.factors(fit)
+        assert len(panels) == len(fit.factors)
+        assert len({ax.figure for ax in panels}) == 1
+        for factor, ax in zip(fit.factors, panels, strict=True):
+            np.testing.assert_array_equal(ax.lines[0].get_ydata(), to_numpy(factor)[:, 0])
+
+    @numpy_only
+    def test_images_are_a_mosaic(self):
+        panels = plot.factors(random_fit(np.array, "nmf", SHAPE, 2))
+        assert len(panels[1].images) == 1
 
 
 class TestReconstruction:
@@ -140,86 +163,11 @@ class TestReconstruction:
         with pytest.raises(ValueError, match=r"X has shape \(3, 9\): expected \(2, 9\)"):
             plot.reconstruction(fit, data((3, 9)))
 
-
-class TestConvergence:
-    def test_objective_and_gap_are_drawn(self, array):
-        fit = random_fit(array, "nmf", (6, 9), 2)
-        ax = plot.convergence(fit)
-        objective, gap, last = ax.lines
-        np.testing.assert_array_equal(objective.get_ydata(), [1.0, 0.5])
-        np.testing.assert_array_equal(gap.get_ydata(), [0.5, 0.1, 0.2])
-        assert last.get_ydata() == [0.2]
-        assert ax.get_yscale() == "log"
-        assert labelled(ax)
-
     @numpy_only
-    def test_loss_without_gap_draws_one_curve(self):
-        ax = plot.convergence(wtf.nmf(data((6, 9)), 2, wtf.KullbackLeibler(), rng=0))
-        assert len(ax.lines[0].get_ydata()) > 0
-        assert len(ax.lines) == 1
-        assert len(ax.get_legend().get_texts()) == 1
-
-
-class TestCore:
-    @pytest.mark.parametrize(
-        ("shape", "rank"), [((6, 5, 4), (2, 3, 2)), ((6, 9), (2, 3)), ((4, 3, 2, 2), (1, 3, 2, 2))]
-    )
-    def test_core_is_a_heat_map(self, array, shape, rank):
-        fit = random_fit(array, "tucker", shape, rank)
-        ax = plot.core(fit)
-        np.testing.assert_allclose(picture(ax), to_numpy(fit.core).reshape(rank[0], -1))
-        last = ",".join(str(r - 1) for r in rank[1:])
-        assert ax.get_xticklabels()[-1].get_text() == last
-        assert labelled(ax)
-
-    @numpy_only
-    def test_fit_without_core_is_refused(self):
-        with pytest.raises(ValueError, match="fit is a cp fit, which has no core"):
-            plot.core(random_fit(np.array, "cp", SHAPE, 2))
-
-
-@numpy_only
-class TestRankScan:
-    def scan(self, **options):
-        return wtf.rank_scan(data((8, 9)), [1, 2, 3], wtf.KullbackLeibler(), **options)
-
-    def test_loss_held_out_loss_and_stability_are_drawn(self):
-        scan = self.scan(held_out=2, n_seeds=2)
-        ax = plot.rank_scan(scan)
-        left, right = ax.figure.axes
-        np.testing.assert_array_equal(left.lines[0].get_ydata(), [r.loss for r in scan])
-        np.testing.assert_array_equal(left.lines[1].get_ydata(), [r.held_out for r in scan])
-        np.testing.assert_array_equal(right.lines[0].get_ydata(), [r.stability for r in scan])
-        assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3"]
-        assert len(ax.get_legend().get_texts()) == 3
-
-    def test_missing_quantities_are_not_drawn(self):
-        ax = plot.rank_scan(self.scan(held_out=None, n_seeds=1))
-        assert len(ax.figure.axes) == 1
-        assert len(ax.lines) == 1
-
-
-@numpy_only
-class TestEveryPlot:
-    def test_plot_is_drawn_on_the_given_axes(self):
-        fit, X = random_fit(np.array, "tucker", SHAPE, (2, 2, 2)), data()
-        scan = wtf.rank_scan(data((8, 9)), [1], wtf.KullbackLeibler(), n_seeds=1)
-        _, axes = plt.subplots(1, 5)
-        assert plot.atoms(fit, ax=axes[0]) is axes[0]
-        assert plot.reconstruction(fit, X, ax=axes[1]) is axes[1]
-        assert plot.convergence(fit, ax=axes[2]) is axes[2]
-        assert plot.core(fit, ax=axes[3]) is axes[3]
-        assert plot.rank_scan(scan, ax=axes[4]) is axes[4]
-        assert len(plt.get_fignums()) == 1
-
-    @pytest.mark.parametrize("name", plot.__all__)
-    def test_what_is_no_fit_is_refused(self, name):
-        words = ("scan is a int", "fit is a int")
-        arguments = (3, data()) if name == "reconstruction" else (3,)
-        with pytest.raises(TypeError, match=words[name != "rank_scan"]):
-            getattr(plot, name)(*arguments)
-
-    def test_missing_matplotlib_names_the_extra(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        with pytest.raises(ImportError, match=r"pip install 'wtfarray\[plot\]'"):
-            plot.atoms(random_fit(np.array, "nmf", (6, 9), 2))
+    def test_samples_are_named(self):
+        axes = (wtf.Axis("vial", list("abcdef")), wtf.Axis("x", np.arange(9.0) * 2))
+        fit = replace(random_fit(np.array, "nmf", (6, 9), 2), axes=axes)
+        ax = plot.reconstruction(fit, data((6, 9)), samples=(4, 1))
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["e", "b"]
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("x", "vial")
+        assert ax.lines[0].get_xdata()[-1] == 16.0
