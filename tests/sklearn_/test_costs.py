@@ -11,6 +11,20 @@ pytestmark = pytest.mark.usefixtures("numpy_estimators")
 
 
 class TestCost:
+    @pytest.mark.parametrize("metric", ["cosine", "correlation", "euclidean"])
+    def test_distances_of_features_in_the_samples(self, metric):
+        X = bumps() / bumps().sum(axis=1, keepdims=True)
+        expected = wtf.feature_cost(X, metric)
+        model = WassersteinNMF(cost=metric, **FAST).fit(3.0 * bumps())
+        np.testing.assert_allclose(model.loss_.costs[0], expected, atol=1e-7)
+
+    def test_weight_of_two_repeats_a_sample_in_the_cost(self):
+        X, weights = bumps(), np.ones(len(bumps()))
+        weights[:3] = 2.0
+        twice = WassersteinNMF(cost="correlation", **FAST).fit(np.concatenate([X, X[:3]]))
+        once = WassersteinNMF(cost="correlation", **FAST).fit(X, sample_weight=weights)
+        np.testing.assert_allclose(once.loss_.costs[0], twice.loss_.costs[0], atol=1e-12)
+
     def test_grid_shape_costs_and_dense_cost_agree(self):
         X = images()
         points = np.stack(np.meshgrid(np.arange(6), np.arange(6), indexing="ij"), axis=-1)

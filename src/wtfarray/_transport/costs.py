@@ -164,10 +164,11 @@ def point_cost(points: Array, /, *, p: float = 2, scale: Scale = "mean") -> Arra
     for k in range(points.shape[1]):
         squares = squares + (points[:, None, k] - points[None, :, k]) ** 2.0
     cost = squares ** (power / 2)
-    return cost / _scale_of_points(cost, scale, xp)
+    return cost / scale_of_points(cost, scale, xp)
 
 
-def _scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
+def scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
+    """The statistic of a dense cost by which it is divided."""
     if scale is None:
         return 1.0
     if scale == "mean":

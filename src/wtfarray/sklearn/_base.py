@@ -150,7 +150,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _fit_from_scratch(self, samples: Samples) -> None:
         self._sample_shape = tuple(samples.data.shape[1:])
         self._grid_shape = self._grid(self._sample_shape)
-        self.loss_ = transport_loss(self.cost, self.eps, self.lam, self._grid_shape)
+        self.loss_ = transport_loss(self.cost, self.eps, self.lam, self._grid_shape, samples)
         spec = self._problem(samples)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         result = fit_all(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from wtfarray._arrays.samples import flat
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.costs import grid_cost
+from wtfarray._transport.feature_costs import METRICS, Metric, column_distances
+from wtfarray.sklearn._samples import Samples
 
 POWERS = {"sqeuclidean": 2.0, "cityblock": 1.0}
 """Named costs on a grid: powers p of the distance, summed over the axes."""
@@ -41,12 +45,16 @@ def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None)
     return shape
 
 
-def transport_loss(cost: Cost, eps: float, lam: float, grid: tuple[int, ...]) -> Wasserstein:
+def transport_loss(
+    cost: Cost, eps: float, lam: float, grid: tuple[int, ...], samples: Samples
+) -> Wasserstein:
     """The loss for samples on a grid, with the cost scaled to mean one."""
     modes: tuple[tuple[int, ...], ...] | None = None
-    if isinstance(cost, str):
+    if isinstance(cost, str) and cost in METRICS:
+        cost = column_distances(flat(samples.data), cast("Metric", cost), samples.weights)
+    elif isinstance(cost, str):
         if cost not in POWERS:
-            expected = ", ".join(repr(name) for name in POWERS)
+            expected = ", ".join(repr(name) for name in (*POWERS, *METRICS))
             msg = f"cost is {cost!r}: expected one of {expected}, a matrix or a list of matrices"
             raise ValueError(msg)
         return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam)

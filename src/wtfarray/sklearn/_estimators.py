@@ -32,9 +32,11 @@ class WassersteinNMF(WassersteinDecomposition):
     ----------
     n_components : int, default 2
         Number of components.
-    cost : {"sqeuclidean", "cityblock"}, array (n_features, n_features) or list of arrays
-        Cost of transporting mass between two features. A name: the squared or the city-block
-        distance on the grid of the features. A matrix: the costs between all features. A list: one
+    cost : str, array (n_features, n_features) or list of arrays
+        Cost of transporting mass between two features. "sqeuclidean" or "cityblock": the squared or
+        the city-block distance on the grid of the features. "cosine", "correlation" or "euclidean":
+        the distance of the features in the samples, scaled to mass one, of `fit` or of the first
+        batch; see `wtfarray.feature_cost`. A matrix: the costs between all features. A list: one
         matrix per axis of the grid; the cost is their sum. The cost is divided by its mean.
     grid_shape : tuple of int, optional
         The grid of the features, in C order; by default a line, or the grid given by a list of
@@ -138,8 +140,8 @@ class WassersteinCP(WassersteinDecomposition):
     ----------
     n_components : int, default 2
         Number of components.
-    cost : {"sqeuclidean", "cityblock"}, array (n, n) or list of arrays (n_k, n_k)
-        A name: the squared or the city-block distance on the grid of a sample. A list: one matrix
+    cost : str, array (n, n) or list of arrays (n_k, n_k)
+        A name: as for `WassersteinNMF`. A list: one matrix
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
     eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state

@@ -1,0 +1,63 @@
+"""Costs between features from the data, against distances of SciPy."""
+
+import numpy as np
+import pytest
+from helpers import numpy_only, to_numpy
+
+import wtfarray as wtf
+
+METRICS = ["cosine", "correlation", "euclidean"]
+X = np.random.default_rng(0).gamma(0.5, size=(7, 5))
+
+
+class TestFeatureCost:
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_distances_of_columns(self, array, metric):
+        distance = pytest.importorskip("scipy.spatial.distance")
+        found = wtf.feature_cost(array(X), metric, scale=None)
+        expected = distance.squareform(distance.pdist(X.T, metric))
+        np.testing.assert_allclose(to_numpy(found), expected, atol=1e-12)
+
+    @numpy_only
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_cost_can_be_used(self, metric):
+        cost = wtf.feature_cost(X, metric)
+        assert cost.mean() == pytest.approx(1.0)
+        assert (np.diag(cost) == 0).all()
+        fit = wtf.nmf(X, 2, wtf.Wasserstein(cost, 0.1, 5.0), rng=0, tol=1e-3)
+        assert fit.converged
+
+    @numpy_only
+    @pytest.mark.parametrize(("metric", "column"), [("cosine", 0.0), ("correlation", 0.3)])
+    def test_column_without_direction_is_at_distance_one(self, metric, column):
+        Z = X.copy()
+        Z[:, 2] = column
+        cost = wtf.feature_cost(Z, metric, scale=None)
+        assert cost[2].tolist() == [1.0, 1.0, 0.0, 1.0, 1.0]
+
+    @numpy_only
+    def test_several_modes_are_flattened(self):
+        Z = X.reshape(7, 5, 1)
+        np.testing.assert_array_equal(wtf.feature_cost(Z), wtf.feature_cost(X))
+
+    @numpy_only
+    def test_frame_gives_a_frame(self):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(X, columns=list("abcde"))
+        cost = wtf.feature_cost(frame)
+        assert list(cost.index) == list(cost.columns) == list("abcde")
+        np.testing.assert_array_equal(cost.to_numpy(), wtf.feature_cost(X))
+        assert wtf.Wasserstein(cost, 0.1).labels == (wtf.Axis(values=list("abcde")),)
+
+    @numpy_only
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((X, "other"), "metric is 'other': expected one of 'cosine'"),
+            ((X[0],), r"X has shape \(5,\): expected samples x features"),
+            ((-X,), "expected non-negative values"),
+        ],
+    )
+    def test_refuses(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            wtf.feature_cost(*arguments)
