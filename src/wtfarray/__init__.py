@@ -8,7 +8,7 @@ from wtfarray._fit.result import Factorisation, load
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import LossSum
-from wtfarray._losses.protocol import Loss
+from wtfarray._losses.protocol import Loss, MaskedLoss
 from wtfarray._losses.value import TransportResult, wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import entropy, entropy_conjugate
@@ -36,6 +36,7 @@ __all__ = [
     "KullbackLeibler",
     "Loss",
     "LossSum",
+    "MaskedLoss",
     "OptimizeResult",
     "RankRecord",
     "RankScan",

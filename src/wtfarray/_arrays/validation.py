@@ -33,7 +33,11 @@ def common_namespace(**arrays: Array) -> Namespace:
 
 def _namespace(name: str, array: Array) -> Namespace:
     if isinstance(array, np.ma.MaskedArray):
-        msg = f"{name} is a masked array: expected a plain array; fill the masked entries first"
+        msg = (
+            f"{name} is a masked array: expected a plain array; fill the masked entries, or pass "
+            f"numpy.ma.getdata({name}) and, if there is such an option, "
+            f"mask=~numpy.ma.getmaskarray({name})"
+        )
         raise TypeError(msg)
     if isinstance(array, np.matrix):
         msg = f"{name} is a numpy.matrix: expected a plain array, numpy.asarray({name})"
@@ -95,8 +99,20 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
     # One pass for valid data, which NaN and inf are not either.
     if not bool(xp.all((array >= 0) & (array < math.inf))):
         refuse_where(~xp.isfinite(array), name, array, "finite values")
-        refuse_where(array < 0, name, array, "non-negative values")
+        refuse_where(array < 0, name, array, f"non-negative values; {_advice(name, array)}")
     return array
+
+
+def _advice(name: str, array: Array) -> str:
+    """How large the negative entries are, and what is usually done about small ones."""
+    xp = array_namespace(array)
+    lowest, highest = float(xp.min(array)), float(xp.max(array))
+    share = f" ({-lowest / highest:.2g} of the largest entry)" if highest > 0 else ""
+    count = int(xp.sum(xp.astype(array < 0, xp.int64)))
+    return (
+        f"{count} of {math.prod(array.shape)} entries are negative, down to {lowest:.3g}{share}: "
+        f"small negative noise is usually set to 0, for example by clip({name}, 0, None)"
+    )
 
 
 def as_data(name: str, array: Array, xp: Namespace) -> Array:

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import can_be_halved
 from wtfarray._fit.journal import Journal
@@ -106,7 +107,8 @@ def coarser(spec: Specification) -> Specification | None:
     It is possible if every cost is that of a regular grid and the cost between neighbouring bins of
     the coarser grid is at most eps, so that the lost detail is below the smoothing. The losses of a
     sum must transport the same modes: merging bins of a mode that indexes samples in another loss
-    would change that loss.
+    would change that loss. A merged bin is missing if any of its parts is; if that hides more than
+    half of what was observed of some sample, there is no coarser problem.
     """
     if spec.kind == "nmf":
         return None
@@ -118,11 +120,15 @@ def coarser(spec: Specification) -> Specification | None:
     if any(set(transported) != modes for transported in found):
         return None
     xp = array_namespace(spec.X)
-    X = spec.X
+    X, mask = spec.X, spec.mask
     for mode in modes:
-        n = X.shape[mode]
-        X = xp.reshape(X, (*X.shape[:mode], n // 2, 2, *X.shape[mode + 1 :]))
-        X = xp.sum(X, axis=mode + 1)
+        X = xp.sum(_pairs(X, mode), axis=mode + 1)
+        mask = None if mask is None else xp.all(_pairs(mask, mode), axis=mode + 1)
+    if mask is not None:
+        X = observed(X, mask)
+        axes = tuple(k for k in range(X.ndim) if k in modes)
+        if bool(xp.any(xp.sum(X, axis=axes) < 0.5 * xp.sum(spec.X, axis=axes))):
+            return None
     shapes = [
         (rows // 2, *rest) if k in modes else (rows, *rest)
         for k, (rows, *rest) in enumerate(spec.shapes[: spec.modes])
@@ -133,7 +139,14 @@ def coarser(spec: Specification) -> Specification | None:
         X=X,
         loss=LossSum(*losses) if isinstance(spec.loss, LossSum) else losses[0],
         shapes=(*shapes, *spec.shapes[spec.modes :]),
+        mask=mask,
     )
+
+
+def _pairs(array: Array, mode: int) -> Array:
+    """The array with pairs of neighbours along ``mode`` in a mode of their own after it."""
+    shape = (*array.shape[:mode], array.shape[mode] // 2, 2, *array.shape[mode + 1 :])
+    return array_namespace(array).reshape(array, shape)
 
 
 def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:

@@ -23,6 +23,7 @@ from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.starts import Start, feasible, random_blocks
 from wtfarray._losses.protocol import ConjugateLoss
+from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import Wasserstein
@@ -222,7 +223,7 @@ def _solve_blockwise(
     try:
         found = descend(
             problem,
-            spec.loss.bind(spec.X),
+            bound_loss(spec.loss, spec.X, spec.mask),
             getattr(term, "weights", None),
             start.blocks,
             term.potential,

@@ -78,6 +78,11 @@ def cp(
             have a limit of their own, of the same size.
         sample_weight : array (n_0,)
             Weight of the loss of each sample along the first mode.
+        mask : array of bool
+            True where X was observed; broadcasts against X, which may have any values (NaN)
+            elsewhere. A bin that was not observed does not exist for its sample. If a sample lacks
+            some of its bins, the ``lam`` of a Wasserstein loss must be finite, and the default
+            constraint of the first factor is None. `Factorisation.to_tensor` fills what is missing.
         batch : int
             Number of samples that are processed at once, to save memory.
         callback : callable
@@ -204,6 +209,7 @@ def _fit(
         weights=weights,
         fixed=given.get("fixed", ()),
         sample_weight=without_labels("sample_weight", given.get("sample_weight"))[0],
+        mask=without_labels("mask", given.get("mask"))[0],
     )
     axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
     check_cost_labels(loss, axes)

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
@@ -34,6 +35,7 @@ class FitOptions(TypedDict, total=False):
     tol: float
     max_iter: int
     sample_weight: Array | None
+    mask: Array | None
     batch: int | None
     callback: Callable[[FitState], object] | None
     progress: bool
@@ -110,6 +112,8 @@ def _checkpoint(
     arrays += [c for loss in spec.losses if isinstance(loss, Wasserstein) for c in loss.costs]
     if spec.sample_weight is not None:
         arrays.append(spec.sample_weight)
+    if spec.mask is not None:
+        arrays.append(array_namespace(spec.X).astype(spec.mask, spec.X.dtype))
     named = init is None or isinstance(init, str)
     if not named:
         arrays += given_blocks(spec, init)

@@ -57,22 +57,30 @@ def project_samples(
     tol: float,
     max_iter: int,
     progress: bool = False,
+    mask: Array | None = None,
 ) -> Projection:
-    """Project the samples of X, (n, ...), onto the atoms, (features, r)."""
+    """
+    Project the samples of X, (n, ...), onto the atoms, (features, r).
+
+    Where the mask is False, X is 0 and was not observed.
+    """
     xp = array_namespace(X)
     separable = constraint in (None, "rows") and not any(
         isinstance(part, Wasserstein) and math.isinf(part.lam) for part in losses_of(loss)
     )
     mass = to_host(per_sample(X))
     if not mass.any():
-        return _project_empty(X, atoms, loss, constraint, rho, tol, max_iter)
+        return _project_empty(X, atoms, loss, constraint, rho, tol, max_iter, mask)
     groups = _groups_of_similar_mass(mass) if separable else [np.arange(X.shape[0])]
     single = len(groups) == 1
     options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
-    found = [
-        _solve_group(X if single else take_samples(X, group), atoms, loss, constraint, rho, options)
-        for group in groups
-    ]
+    found = []
+    for group in groups:
+        part, seen = X, mask
+        if not single:
+            part = take_samples(X, group)
+            seen = None if mask is None else take_samples(mask, group)
+        found.append(_solve_group(part, seen, atoms, loss, constraint, rho, options))
     atom_entropy = rho * float(entropy_value(atoms, xp))  # included in each objective
     worst = next((solution for solution in found if not solution.converged), found[0])
     coefficients, dual = found[0].blocks[0], found[0].dual
@@ -96,7 +104,7 @@ def project_samples(
         n_iter=sum(solution.n_iter for solution in found),
         history=history,
         dual=dual,
-        mass_advice=_mass_advice(mass, atoms) if constraint == "rows" else None,
+        mass_advice=_mass_advice(mass, atoms) if constraint == "rows" and mask is None else None,
     )
 
 
@@ -108,15 +116,25 @@ def _project_empty(
     rho: float,
     tol: float,
     max_iter: int,
+    mask: Array | None,
 ) -> Projection:
     """Project samples that are all empty: beside one that is not, which is then left out again."""
     xp = array_namespace(X)
     other = xp.reshape(xp.mean(atoms, axis=1), (1, *X.shape[1:]))
+    if mask is not None:
+        mask = xp.concat([mask, xp.ones_like(mask[:1, ...])])
     both, alone = (
         project_samples(
-            samples, atoms, loss, constraint=constraint, rho=rho, tol=tol, max_iter=max_iter
+            samples,
+            atoms,
+            loss,
+            constraint=constraint,
+            rho=rho,
+            tol=tol,
+            max_iter=max_iter,
+            mask=seen,
         )
-        for samples in (xp.concat([X, other]), other)
+        for samples, seen in ((xp.concat([X, other]), mask), (other, None))
     )
     objective, gap = both.objective - alone.objective, both.gap + alone.gap
     return replace(
@@ -131,6 +149,7 @@ def _project_empty(
 
 def _solve_group(
     X: Array,
+    mask: Array | None,
     atoms: Array,
     loss: Loss,
     constraint: Constraint,
@@ -142,7 +161,7 @@ def _solve_group(
     model, constraints = CPModel(2, learns_weights=False), (constraint, None)
     shapes = ((X.shape[0], atoms.shape[1]), tuple(atoms.shape))
     first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
-    start = kl_steps(model, X, [feasible(first, constraint), atoms], constraints, (0,))
+    start = kl_steps(model, X, [feasible(first, constraint), atoms], constraints, (0,), mask=mask)
     spec = Specification(
         kind="nmf",
         X=X,
@@ -153,6 +172,7 @@ def _solve_group(
         rho=(rho, rho),
         free=(0,),
         sample_weight=None,
+        mask=mask,
     )
     return solve(spec, replace(options, init=start), np.random.default_rng(0))
 

@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.result import Factorisation
@@ -16,7 +17,11 @@ from wtfarray._models.tensor import unfold
 
 
 def grow(
-    fit: Factorisation, X: Array, ranks: Sequence[int], rng: np.random.Generator
+    fit: Factorisation,
+    X: Array,
+    ranks: Sequence[int],
+    rng: np.random.Generator,
+    mask: Array | None = None,
 ) -> tuple[Array | None, list[Array]]:
     """
     The blocks of a fit with columns added to its factors, in the format of ``init``.
@@ -35,6 +40,8 @@ def grow(
         The new number of columns of each factor, not smaller than the present one.
     rng : numpy.random.Generator
         Draws the slices.
+    mask : array of bool, optional
+        In the shape of X: True where it was observed, 0 elsewhere.
 
     Returns
     -------
@@ -45,7 +52,7 @@ def grow(
     """
     xp = array_namespace(X)
     sizes = tuple(factor.shape[0] for factor in fit.factors)
-    data, model = (xp.reshape(tensor, sizes) for tensor in (X, fit.to_tensor()))
+    data, model = (xp.reshape(tensor, sizes) for tensor in (X, observed(fit.to_tensor(), mask)))
     added = [r - factor.shape[1] for r, factor in zip(ranks, fit.factors, strict=True)]
     slices = _draw(to_host(per_sample(xp.abs(data - model))), max(added), rng)
     mass = per_sample(data)

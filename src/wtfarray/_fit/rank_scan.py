@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, checked_axes
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -38,7 +39,8 @@ from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, is_sampled
 from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.loss_sum import losses_of
-from wtfarray._losses.protocol import ConjugateLoss, Loss
+from wtfarray._losses.protocol import ConjugateLoss, Loss, MaskedLoss
+from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.value import wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
@@ -125,6 +127,7 @@ def rank_scan(
     axes: Sequence[Axis | str | None] | None = None,
     callback: Callable[[RankRecord], object] | None = None,
     progress: bool = False,
+    mask: Array | None = None,
     **options: Unpack[ScanOptions],
 ) -> RankScan:
     """
@@ -158,6 +161,8 @@ def rank_scan(
         Called with the `RankRecord` of each rank; returning True ends the scan.
     progress : bool
         Show a progress bar (needs tqdm).
+    mask : array of bool, optional
+        True where X was observed, as for `cp`.
     **options
         ``rho``, ``constraints``, ``solver``, ``tol`` (default 1e-4 here), ``max_iter`` and
         ``batch``, as for `cp`.
@@ -182,10 +187,12 @@ def rank_scan(
     >>> scan.records[1].held_out < 0.1 * scan.records[0].held_out
     True
     """
-    named = ("model", "n_seeds", "held_out", "rng", "axes", "callback", "progress")
+    named = ("model", "n_seeds", "held_out", "rng", "axes", "callback", "progress", "mask")
     known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
-    X, found = without_labels("X", X)
-    X = as_data("X", X, common_namespace(X=X))
+    (X, found), (mask, _) = without_labels("X", X), without_labels("mask", mask)
+    xp = common_namespace(X=X)
+    mask = as_mask("mask", mask, X)
+    X = as_data("X", observed(X, mask), xp)
     labels = checked_axes(axes, found, tuple(X.shape))
     one_of("model", model, ("nmf", "cp", "tucker"))
     instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
@@ -195,8 +202,8 @@ def rank_scan(
     sampled = is_sampled(loss, tuple(X.shape))
     folds = _folds(X.shape[0], held_out, generator, sampled=sampled)
     streams = generator.spawn(positive_integer("n_seeds", n_seeds) + len(folds))
-    whole = [_Chain(X, stream) for stream in streams[: len(streams) - len(folds)]]
-    parts = [_Chain(X, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
+    whole = [_Chain(X, mask, stream) for stream in streams[: len(streams) - len(folds)]]
+    parts = [_Chain(X, mask, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
     scan = RankScan(model, [], [])
     with (
         ProgressBar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
@@ -227,13 +234,21 @@ class _Chain:
     """Fits of increasing rank to the same samples, each initialising the next."""
 
     def __init__(
-        self, X: Array, rng: np.random.Generator, left_out: NDArray[np.intp] | None = None
+        self,
+        X: Array,
+        mask: Array | None,
+        rng: np.random.Generator,
+        left_out: NDArray[np.intp] | None = None,
     ) -> None:
-        self.X = X
+        self.X, self.mask = X, mask
         self.left_out: Array | None = None
+        self.left_out_mask: Array | None = None
         if left_out is not None:
             kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
             self.X, self.left_out = take_samples(X, kept), take_samples(X, left_out)
+            if mask is not None:
+                self.mask = take_samples(mask, kept)
+                self.left_out_mask = take_samples(mask, left_out)
             for part in (self.X, self.left_out):
                 if not bool(array_namespace(part).any(part > 0)):
                     msg = (
@@ -250,10 +265,16 @@ class _Chain:
             now = [factor.shape[1] for factor in self.last.factors]
             ranks = [rank] * len(now) if isinstance(rank, int) else rank
             if all(old <= new for old, new in zip(now, ranks, strict=True)):
-                init = grow(self.last, self.X, ranks, self._rng)
+                init = grow(self.last, self.X, ranks, self._rng, self.mask)
         fit: Any = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
         found: Factorisation = fit(
-            self.X, rank, loss, init=init, rng=self._rng, **{"tol": 1e-4, **options}
+            self.X,
+            rank,
+            loss,
+            init=init,
+            rng=self._rng,
+            mask=self.mask,
+            **{"tol": 1e-4, **options},
         )
         self.last = found
         return found
@@ -289,7 +310,7 @@ def _fit_rank(
         rank=rank,
         objective=best.objective,
         gap=best.gap,
-        loss=_excess(loss, whole[0].X, best.to_tensor()),
+        loss=_excess(loss, whole[0].X, best.to_tensor(), whole[0].mask),
         held_out=statistics.fmean(held_out) if held_out else None,
         held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
@@ -309,26 +330,29 @@ def _held_out_loss(chain: _Chain, loss: Loss) -> float:
     assert fit is not None
     assert X is not None
     xp = array_namespace(X)
-    projected = fit.projection(X)
+    projected = fit.projection(X, mask=chain.left_out_mask)
     if projected.stopped:  # an interrupted projection returns instead of raising
         raise KeyboardInterrupt
     atoms = atoms_of(fit.factors, fit.core, fit.weights)
     model = xp.matmul(projected.factors[0], atoms.mT)
-    return _excess(loss, X, xp.reshape(model, tuple(X.shape)))
+    return _excess(loss, X, xp.reshape(model, tuple(X.shape)), chain.left_out_mask)
 
 
-def _excess(loss: Loss, X: Array, Y: Array) -> float:
+def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None) -> float:
     """
     The mean over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
 
     If the conjugate of the loss is not known, the mean of ``Phi(X, Y)``.
     """
-    xp, total = array_namespace(X), 0.0
+    xp, total, Y = array_namespace(X), 0.0, observed(Y, mask)
     for part in losses_of(loss):
         if isinstance(part, ConjugateLoss):
-            total += float(part.conjugate(X, xp.zeros_like(X))[0])
+            bound = bound_loss(part, X, mask)
+            total += float(xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0]))
         if isinstance(part, Wasserstein):
-            total += float(wasserstein(X, Y, part, tol=1e-4).value)
+            total += float(wasserstein(X, Y, part, tol=1e-4, mask=mask).value)
+        elif mask is not None and isinstance(part, MaskedLoss):
+            total += float(xp.sum(part.masked_value_and_gradient(X, Y, mask)[0]))
         else:
             total += float(xp.sum(part.value_and_gradient(X, Y)[0]))
     return total / int(X.shape[0])

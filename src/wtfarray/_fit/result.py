@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.axes import Axis, check_labels, checked_axes
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_nonnegative,
@@ -244,7 +245,14 @@ class Factorisation:
         )
 
     def project(
-        self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
+        self,
+        X: Array,
+        /,
+        *,
+        tol: float = 1e-9,
+        max_iter: int = 1000,
+        progress: bool = False,
+        mask: Array | None = None,
     ) -> Array:
         """
         The coefficients of new samples: the first factor of `projection`.
@@ -253,7 +261,7 @@ class Factorisation:
         ----------
         X : array (n, ...)
             New samples along the first mode; the other modes as in the fitted data.
-        tol, max_iter, progress
+        tol, max_iter, progress, mask
             As for `projection`.
 
         Returns
@@ -261,13 +269,20 @@ class Factorisation:
         array (n, r)
             Coefficients of the new samples.
         """
-        found, advice = self._project(X, tol, max_iter, progress=progress)
+        found, advice = self._project(X, tol, max_iter, mask, progress=progress)
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found.factors[0]
 
     def projection(
-        self, X: Array, /, *, tol: float = 1e-9, max_iter: int = 1000, progress: bool = False
+        self,
+        X: Array,
+        /,
+        *,
+        tol: float = 1e-9,
+        max_iter: int = 1000,
+        progress: bool = False,
+        mask: Array | None = None,
     ) -> Factorisation:
         """
         Project new samples: a convex problem in the first factor, with all others fixed.
@@ -282,6 +297,8 @@ class Factorisation:
             Largest number of iterations.
         progress : bool
             Show a progress bar (needs tqdm).
+        mask : array of bool, optional
+            True where X was observed, as for `cp`.
 
         Returns
         -------
@@ -300,18 +317,19 @@ class Factorisation:
         >>> new.factors[0].shape, new.converged
         ((2, 2), True)
         """
-        found, advice = self._project(X, tol, max_iter, progress=progress)
+        found, advice = self._project(X, tol, max_iter, mask, progress=progress)
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found
 
     def _project(
-        self, X: Array, tol: float, max_iter: int, *, progress: bool
+        self, X: Array, tol: float, max_iter: int, mask: Array | None, *, progress: bool
     ) -> tuple[Factorisation, list[str]]:
         """The projection, and the messages of its warnings."""
         X, labels = without_labels("X", X)
         xp = common_namespace(X=X)
-        X = as_nonnegative("X", X, xp)
+        mask = as_mask("mask", without_labels("mask", mask)[0], X)
+        X = as_nonnegative("X", observed(X, mask), xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:
             msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
@@ -334,6 +352,7 @@ class Factorisation:
             tol=positive_number("tol", tol),
             max_iter=positive_integer("max_iter", max_iter),
             progress=progress,
+            mask=mask,
         )
         advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
         if not found.converged:

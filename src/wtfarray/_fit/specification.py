@@ -10,6 +10,7 @@ from typing import Literal
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -49,6 +50,8 @@ class Specification:
     rho: tuple[float | Array, ...]
     free: tuple[int, ...]
     sample_weight: Array | None
+    mask: Array | None = None
+    """Bool, in the shape of X: True where it was observed, 0 elsewhere; None if everywhere."""
 
     @property
     def modes(self) -> int:
@@ -64,11 +67,12 @@ class Specification:
         """The problem for a solver, which processes ``batch`` samples at once."""
         return FactorisationProblem(
             model=self.model,
-            terms=terms_of(self.losses, self.X, self.sample_weight, batch),
+            terms=terms_of(self.losses, self.X, self.sample_weight, batch, self.mask),
             rho=self.rho,
             constraints=self.constraints,
             free=self.free,
             shape=tuple(self.X.shape),
+            mask=self.mask,
         )
 
 
@@ -83,21 +87,26 @@ def specify(
     weights: Weights,
     fixed: Sequence[int],
     sample_weight: Array | None,
+    mask: Array | None = None,
 ) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
     xp = common_namespace(X=X)
-    X = as_data("X", X, xp)
+    mask = as_mask("mask", mask, X)
+    X = as_data("X", observed(X, mask), xp)
     instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
     sizes = _mode_sizes(kind, tuple(X.shape))
     ranks = _ranks(kind, rank, len(sizes))
     sampled = is_sampled(loss, tuple(X.shape))
-    unit = sampled and _has_unit_samples(X)
-    chosen = _constraints(kind, constraints, len(sizes), sampled=sampled, unit=unit)
+    unit = sampled and _has_unit_samples(X, mask)
+    chosen = _constraints(
+        kind, constraints, len(sizes), sampled=sampled, unit=unit, complete=mask is None
+    )
     shapes: list[tuple[int, ...]] = list(zip(sizes, ranks, strict=True))
     model: Model
     if kind == "tucker":
         core = chosen[len(sizes)] if len(chosen) > len(sizes) else None
-        if constraints is None and not sampled and abs(float(xp.sum(X)) - 1.0) < mass_tolerance(X):
+        complete = mask is None and not sampled
+        if constraints is None and complete and abs(float(xp.sum(X)) - 1.0) < mass_tolerance(X):
             core = "all"
         chosen = (*chosen[: len(sizes)], core)
         shapes.append(tuple(ranks))
@@ -105,6 +114,12 @@ def specify(
     else:
         one_of("weights", weights, (None, "learned", "fixed"))
         learned = weights == "learned" or (weights is None and set(chosen) == {"columns"})
+        if mask is not None and (learned or weights == "fixed"):
+            msg = (
+                f"weights is {weights!r}, constraints {chosen}, and mask hides entries of X, whose "
+                "mass would be the sum of the weights: expected a factor whose constraint is None"
+            )
+            raise ValueError(msg)
         mass = float(xp.sum(X))
         scale = mass if learned else mass / ranks[0] if weights == "fixed" else 1.0
         model = CPModel(len(sizes), learned, scale)
@@ -128,6 +143,7 @@ def specify(
         rho=_rho(rho, len(sizes), len(shapes)),
         free=tuple(k for k in range(len(shapes)) if k not in fixed_modes),
         sample_weight=_sample_weight(sample_weight, X),
+        mask=mask,
     )
 
 
@@ -157,9 +173,14 @@ def is_sampled(loss: Loss, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _has_unit_samples(X: Array) -> bool:
+def _has_unit_samples(X: Array, mask: Array | None) -> bool:
+    """Whether all samples have mass one; those of which nothing was observed are ignored."""
     xp = array_namespace(X)
-    return bool(xp.all(xp.abs(per_sample(X) - 1.0) <= mass_tolerance(X)))
+    unit = xp.abs(per_sample(X) - 1.0) <= mass_tolerance(X)
+    if mask is not None:
+        axes = tuple(range(1, mask.ndim))
+        unit = (unit & xp.all(mask, axis=axes)) | ~xp.any(mask, axis=axes)
+    return bool(xp.all(unit))
 
 
 def _constraints(
@@ -169,11 +190,16 @@ def _constraints(
     *,
     sampled: bool,
     unit: bool,
+    complete: bool,
 ) -> tuple[Constraint, ...]:
-    """One constraint per factor, for Tucker optionally one more for the core."""
+    """
+    One constraint per factor, for Tucker optionally one more for the core.
+
+    If entries of X are missing, its mass is not known, and by default the first factor carries it.
+    """
     if constraints is None:
         first: Constraint = "columns"
-        if sampled:
+        if sampled or not (complete or kind == "tucker"):
             first = "rows" if unit else None
         return (first, *(_COLUMNS for _ in range(modes - 1)))
     allowed = (modes, modes + 1) if kind == "tucker" else (modes,)

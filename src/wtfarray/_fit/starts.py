@@ -11,6 +11,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.masks import filled_with_means, observed
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels
 from wtfarray._fit.given_factors import given_blocks
@@ -43,7 +44,10 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
     X = spec.X
     xp = array_namespace(X)
     if init is None:
-        init = default_start(float(xp.mean(xp.astype(X > 0, X.dtype))))
+        share = float(xp.mean(xp.astype(X > 0, X.dtype)))
+        if spec.mask is not None:
+            share /= float(xp.mean(xp.astype(spec.mask, X.dtype)))
+        init = default_start(share)
     coarsest = max(
         (
             coarsest_level(loss.mean_cost(), loss.eps)
@@ -60,14 +64,15 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
         return Start(blocks, fit_levels(None, coarsest))
     blocks = random_blocks(spec.shapes, rng, X)
     if init == "nnsvd":
-        matrix = xp.reshape(X, tuple(shape[0] for shape in spec.shapes[: spec.modes]))
+        complete = X if spec.mask is None else filled_with_means(X, spec.mask)
+        matrix = xp.reshape(complete, tuple(shape[0] for shape in spec.shapes[: spec.modes]))
         for k in range(spec.modes):
             blocks[k] = svd_factor(matrix, k, spec.shapes[k][1], rng)
     blocks = [feasible(b, c) for b, c in zip(blocks, spec.constraints, strict=True)]
     carriers = [k for k in spec.free if spec.constraints[k] is None]
-    blocks = scale_to_mass(spec.model, X, blocks, carriers)
+    blocks = scale_to_mass(spec.model, X, blocks, carriers, spec.mask)
     if init == "kl":
-        blocks = kl_steps(spec.model, X, blocks, spec.constraints, spec.free)
+        blocks = kl_steps(spec.model, X, blocks, spec.constraints, spec.free, mask=spec.mask)
     return Start(blocks, fit_levels(init, coarsest))
 
 
@@ -99,11 +104,13 @@ def kl_steps(
     constraints: Sequence[Constraint],
     free: Sequence[int],
     steps: int = 20,
+    mask: Array | None = None,
 ) -> list[Array]:
     """
     Multiplicative updates for ``KL(X | model)``, the limit in which no mass is transported.
 
     They are cheap compared with the transport problem, and a good initialisation on dense data.
+    Entries where the mask is False have weight 0; X is 0 there.
     """
     xp = array_namespace(X)
     blocks = list(blocks)
@@ -111,11 +118,13 @@ def kl_steps(
     shape = tuple(model.tensor(blocks).shape)
     data = xp.reshape(X, shape)
     ones = xp.ones_like(data)
+    if mask is not None:
+        ones = xp.astype(xp.reshape(mask, shape), X.dtype)
     for _ in range(steps):
         for k in free:
             ratio = data / xp.maximum(model.tensor(blocks), least)
             block = blocks[k] * model.adjoints(ratio, blocks)[k]
-            if constraints[k] is None:
+            if constraints[k] is None or mask is not None:
                 weight = model.adjoints(ones, blocks)[k]
                 block = block / xp.maximum(weight, least)
             blocks[k] = feasible(block, constraints[k])
@@ -123,13 +132,20 @@ def kl_steps(
 
 
 def scale_to_mass(
-    model: Model, X: Array, blocks: Sequence[Array], carriers: Sequence[int]
+    model: Model,
+    X: Array,
+    blocks: Sequence[Array],
+    carriers: Sequence[int],
+    mask: Array | None = None,
 ) -> list[Array]:
-    """Scale one unconstrained block so that the model has the mass of the data."""
+    """Scale one unconstrained block so that the model has the mass of the observed data."""
     blocks = list(blocks)
     if carriers:
         xp = array_namespace(X)
-        ratio = float(xp.sum(X)) / float(xp.sum(model.tensor(blocks)))
+        tensor = model.tensor(blocks)
+        if mask is not None:
+            tensor = observed(tensor, xp.reshape(mask, tuple(tensor.shape)))
+        ratio = float(xp.sum(X)) / float(xp.sum(tensor))
         blocks[carriers[0]] = blocks[carriers[0]] * ratio
     return blocks
 

@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._arrays.samples import spread
 from wtfarray._arrays.typing import Array
-from wtfarray._losses.protocol import Loss
+from wtfarray._losses.protocol import Loss, MaskedLoss
 from wtfarray._losses.term import TermValue
 
 
@@ -67,12 +67,24 @@ class ExactTerm:
         return self.evaluate(model, tolerance, max_iter)
 
 
-def checked_loss(loss: Loss, X: Array, *, weighted: bool) -> Callable[[Array], tuple[Array, Array]]:
+def checked_loss(
+    loss: Loss, X: Array, *, weighted: bool, mask: Array | None = None
+) -> Callable[[Array], tuple[Array, Array]]:
     """A user-defined loss as a function of the model, with checks of the arrays it returns."""
     name = f"{type(loss).__name__}.value_and_gradient"
+    masked = None
+    if mask is not None:
+        if not isinstance(loss, MaskedLoss):
+            msg = (
+                f"mask was given, but {type(loss).__name__} has no method "
+                "masked_value_and_gradient(X, Y, mask): expected a loss that has, or no mask"
+            )
+            raise TypeError(msg)
+        name = f"{type(loss).__name__}.masked_value_and_gradient"
+        masked = loss.masked_value_and_gradient
 
     def value_and_gradient(model: Array) -> tuple[Array, Array]:
-        answer = loss.value_and_gradient(X, model)
+        answer = loss.value_and_gradient(X, model) if masked is None else masked(X, model, mask)
         if not isinstance(answer, tuple) or len(answer) != 2:
             msg = f"{name} returned a {type(answer).__name__}: expected a pair, values and gradient"
             raise TypeError(msg)

@@ -48,6 +48,49 @@ class Loss(Protocol):
         """
 
 
+@runtime_checkable
+class MaskedLoss(Loss, Protocol):
+    """
+    A loss that can leave out entries, as fits with ``mask`` require.
+
+    The losses of the library can; a loss of your own needs this method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> class PseudoHuber:
+    ...     def value_and_gradient(self, X, Y):
+    ...         return self.masked_value_and_gradient(X, Y, np.ones(X.shape, dtype=bool))
+    ...
+    ...     def masked_value_and_gradient(self, X, Y, mask):
+    ...         residual = np.where(mask, Y - X, 0.0)
+    ...         root = np.sqrt(1.0 + residual**2)
+    ...         return np.sum(root - 1.0, axis=1), residual / root
+    >>> isinstance(PseudoHuber(), wtf.MaskedLoss)
+    True
+    """
+
+    def masked_value_and_gradient(self, X: Array, Y: Array, mask: Array, /) -> tuple[Array, Array]:
+        """
+        As `Loss.value_and_gradient`, of the observed entries alone.
+
+        Parameters
+        ----------
+        X, Y : array (n_0, ..., n_{d-1})
+            Data and model, 0 where the mask is False.
+        mask : array of bool (n_0, ..., n_{d-1})
+            True where X was observed.
+
+        Returns
+        -------
+        values : array (n_0,) or ()
+            The loss of each sample along the first mode, or () if it is not a sum over samples.
+        gradient : array (n_0, ..., n_{d-1})
+            The gradient in Y of the sum of the values; where the mask is False it is ignored.
+        """
+
+
 class BoundLoss(Protocol):
     """
     A loss bound to data, for the block duals.

@@ -10,7 +10,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._losses.exact_term import ExactTerm, checked_loss
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
-from wtfarray._losses.protocol import BoundLoss, Loss
+from wtfarray._losses.protocol import BoundLoss, ConjugateLoss, Loss
 from wtfarray._losses.sparse_samples import SparseSamplesTerm, has_sparse_samples
 from wtfarray._losses.sparse_tensor import SparseTensorTerm, is_sparse_tensor
 from wtfarray._losses.term import Term
@@ -21,31 +21,52 @@ from wtfarray._transport.inner_solver import has_distant_bins
 
 
 def terms_of(
-    losses: Sequence[Loss], X: Array, sample_weight: Array | None, batch: int | None
+    losses: Sequence[Loss],
+    X: Array,
+    sample_weight: Array | None,
+    batch: int | None,
+    mask: Array | None = None,
 ) -> list[Term]:
-    """One term per loss, bound to the data; ``sample_weight`` is (n_0,) or None."""
-    return [_term(loss, X, sample_weight, batch) for loss in losses]
+    """
+    One term per loss, bound to the data; ``sample_weight`` is (n_0,) or None.
+
+    Where the mask is False, X is 0, and so are the models that a term will be given.
+    """
+    return [_term(loss, X, sample_weight, batch, mask) for loss in losses]
 
 
-def _term(loss: Loss, X: Array, sample_weight: Array | None, batch: int | None) -> Term:
+def bound_loss(loss: ConjugateLoss, X: Array, mask: Array | None) -> BoundLoss:
+    """The loss bound to data with missing entries, for the block duals."""
+    return loss.bind(X, mask) if isinstance(loss, Wasserstein) else loss.bind(X)
+
+
+def _term(
+    loss: Loss, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
+) -> Term:
     if isinstance(loss, Wasserstein):
-        return _transport_term(loss, X, sample_weight, batch)
+        return _transport_term(loss, X, sample_weight, batch, mask)
     if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind(X)
         return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)
-    value_and_gradient = checked_loss(loss, X, weighted=sample_weight is not None)
+    value_and_gradient = checked_loss(loss, X, weighted=sample_weight is not None, mask=mask)
     return ExactTerm(X, value_and_gradient, sample_weight)
 
 
 def _transport_term(
-    loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None
+    loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
 ) -> Term:
-    """Sparse data are solved on their support, others with a potential on all bins."""
-    problem, shape = loss.bind(X), tuple(X.shape)
+    """
+    Sparse data are solved on their support, others with a potential on all bins.
+
+    If bins are missing, always the latter: a solve on the support takes a model of 0 for a very
+    small one, to which mass may still be transported.
+    """
+    problem, shape = loss.bind(X, mask), tuple(X.shape)
     refuse_unreachable(problem)
-    if sample_weight is None and not has_distant_bins(problem) and is_sparse_tensor(problem):
+    plain = sample_weight is None and problem.missing is None
+    if plain and not has_distant_bins(problem) and is_sparse_tensor(problem):
         return SparseTensorTerm(problem, shape)
-    if sample_weight is None and batch is None and has_sparse_samples(problem):
+    if plain and batch is None and has_sparse_samples(problem):
         return SparseSamplesTerm(problem, shape)
     weights = None
     if sample_weight is not None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wtfarray._arrays.containers import without_labels
-from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
+    check_shape,
     common_namespace,
     instance_of,
     positive_integer,
@@ -55,6 +56,7 @@ def wasserstein(
     tol: float | None = None,
     max_iter: int = 2000,
     potential: Array | None = None,
+    mask: Array | None = None,
 ) -> TransportResult:
     """
     The smoothed Wasserstein loss between X and Y, and its gradient in Y.
@@ -73,6 +75,11 @@ def wasserstein(
         Largest number of iterations; if it is reached, a warning and ``message`` say so.
     potential : array, optional
         A warm start: the ``potential`` of an earlier result for a similar Y.
+    mask : array of bool, optional
+        True where X was observed; broadcasts against X. A bin that was not observed does not exist
+        for its sample: nothing leaves it, nothing arrives, and the mass of Y there is not compared.
+        X and Y may have any values there, and the gradient is 0. If a sample lacks some of its
+        bins, ``lam`` must be finite.
 
     Returns
     -------
@@ -91,22 +98,30 @@ def wasserstein(
     >>> gradient.shape
     (2, 4)
     """
-    X, Y = (without_labels(name, array)[0] for name, array in (("X", X), ("Y", Y)))
-    common_namespace(X=X, Y=Y)
+    named = (("X", X), ("Y", Y), ("mask", mask))
+    X, Y, mask = (without_labels(name, array)[0] for name, array in named)
+    xp = common_namespace(X=X, Y=Y)
     max_iter = positive_integer("max_iter", max_iter)
     tol = None if tol is None else positive_number("tol", tol)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
-    problem, stacked = loss.bind_pair(X, Y)
     shape = tuple(X.shape)
+    mask = as_mask("mask", mask, X)
+    if mask is not None:
+        check_shape("Y", Y, shape)
+        X, Y = observed(X, mask), observed(Y, mask)
+    problem, stacked = loss.bind_pair(X, Y, mask)
     if potential is not None:
         potential = loss.bind_potential(problem, X, potential)
     solution = loss.solve(problem, stacked, tol=tol, max_iter=max_iter, potential=potential)
+    gradient, potential = (unstack(problem, a, shape) for a in (solution.u, solution.g))
+    if mask is not None:
+        gradient, potential = observed(gradient, mask), observed(potential, mask)
     return TransportResult(
-        array_namespace(solution.values).sum(solution.values),
-        unstack(problem, solution.u, shape),
+        xp.sum(solution.values),
+        gradient,
         solution.gap,
         solution.converged,
         solution.message,
         solution.n_iter,
-        unstack(problem, solution.g, shape),
+        potential,
     )

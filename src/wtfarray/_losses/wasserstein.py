@@ -9,6 +9,7 @@ from itertools import chain
 
 from wtfarray._arrays.axes import Axis, check_labels
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
@@ -107,7 +108,7 @@ class Wasserstein:
         modes = "" if self.modes is None else f", modes={self.modes}"
         return f"Wasserstein(costs of {sizes} points, eps={self.eps}, lam={self.lam}{modes})"
 
-    def bind(self, X: Array, /) -> TransportProblem:
+    def bind(self, X: Array, /, mask: Array | None = None) -> TransportProblem:
         """
         Check the data and bind the loss to them.
 
@@ -115,6 +116,9 @@ class Wasserstein:
         ----------
         X : array
             Non-negative data.
+        mask : array of bool, optional
+            Of the shape of X, True where it was observed. A bin that was not does not exist for its
+            sample.
 
         Returns
         -------
@@ -122,14 +126,36 @@ class Wasserstein:
             The loss of these data, as a function of the potential.
         """
         xp = common_namespace(X=X)
-        X = as_data("X", X, xp)
+        X = as_data("X", observed(X, mask), xp)
         groups = self._groups(tuple(X.shape))
         moved = self.transported(tuple(X.shape))
         order = (*(k for k in range(X.ndim) if k not in moved), *moved)
         sizes = tuple(math.prod(X.shape[k] for k in group) for group in groups)
         costs = tuple(place_cost(f"costs[{k}]", c, xp, X) for k, c in enumerate(self.costs))
         stacked = xp.reshape(xp.permute_dims(X, order), (-1, *sizes))
-        return TransportProblem.of(stacked, GibbsKernel.of(costs, self.eps), self.lam, order)
+        missing = None
+        if mask is not None:
+            missing = ~xp.reshape(xp.permute_dims(mask, order), (-1, *sizes))
+            missing = self._missing_bins(missing)
+        kernel = GibbsKernel.of(costs, self.eps)
+        return TransportProblem.of(stacked, kernel, self.lam, order, missing)
+
+    def _missing_bins(self, missing: Array) -> Array | None:
+        """The stacked ``missing``, None if no sample lacks only some of its bins."""
+        xp = array_namespace(missing)
+        axes = tuple(range(1, missing.ndim))
+        partly = xp.any(missing, axis=axes) & ~xp.all(missing, axis=axes)
+        if not bool(xp.any(partly)):
+            return None
+        if math.isinf(self.lam):
+            i = int(xp.argmax(xp.astype(partly, xp.int64)))
+            msg = (
+                f"mask hides some bins of sample {i}, and the loss is balanced (lam = inf), which "
+                "needs the mass of the whole sample: expected a finite lam, or a mask of whole "
+                "samples"
+            )
+            raise ValueError(msg)
+        return missing
 
     def mean_cost(self) -> float:
         """The mean of the finite costs, summed over the transported modes."""
@@ -195,10 +221,12 @@ class Wasserstein:
             return xp.sum(solution.values), gradient
         return xp.sum(xp.reshape(solution.values, (X.shape[0], -1)), axis=1), gradient
 
-    def bind_pair(self, X: Array, Y: Array) -> tuple[TransportProblem, Array]:
+    def bind_pair(
+        self, X: Array, Y: Array, mask: Array | None = None
+    ) -> tuple[TransportProblem, Array]:
         """The problem of X, and Y stacked; refuse a Y at which the loss is infinite."""
         xp = common_namespace(X=X, Y=Y)
-        problem = self.bind(X)
+        problem = self.bind(X, mask)
         shape = tuple(X.shape)
         check_shape("Y", Y, shape)
         Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import keeps_history
 from wtfarray._losses.protocol import BoundLoss
@@ -156,15 +157,21 @@ def in_domain(value: Array, gradient: Array) -> bool:
 def stacked_block(
     problem: FactorisationProblem, order: tuple[int, ...], blocks: Sequence[Array], k: int
 ) -> Block:
-    """The model as a function of one block, with the modes in the order of a bound loss."""
+    """
+    The model as a function of one block, with the modes in the order of a bound loss.
+
+    Like the model of the problem, it is 0 where entries are missing.
+    """
     block = problem.model.block(blocks, k)
     xp = array_namespace(*blocks)
     inverse = tuple(sorted(range(len(order)), key=lambda j: order[j]))
 
     def forward(a: Array) -> Array:
-        return xp.permute_dims(xp.reshape(block.forward(a), problem.shape), order)
+        tensor = observed(xp.reshape(block.forward(a), problem.shape), problem.mask)
+        return xp.permute_dims(tensor, order)
 
     def adjoint(dual: Array) -> Array:
-        return block.adjoint(xp.reshape(xp.permute_dims(dual, inverse), block.model_shape))
+        dual = observed(xp.permute_dims(dual, inverse), problem.mask)
+        return block.adjoint(xp.reshape(dual, block.model_shape))
 
     return Block(block.shape, tuple(problem.shape[j] for j in order), forward, adjoint)

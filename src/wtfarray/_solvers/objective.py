@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.term import Term, TermValue
@@ -32,7 +33,9 @@ class FactorisationProblem:
     """
     ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the free blocks.
 
-    The blocks are the factors in the order of the modes, then the core or the weights.
+    The blocks are the factors in the order of the modes, then the core or the weights. Where
+    entries are missing, the model is multiplied by the mask, a linear map like the model itself: a
+    loss sees zeros there in X and Y, and its gradient there counts for nothing.
     """
 
     model: Model
@@ -45,15 +48,18 @@ class FactorisationProblem:
     """The shape of the data."""
     references: tuple[Array | None, ...] | None = None
     """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
+    mask: Array | None = None
+    """Bool, in the shape of the data: True where they were observed; None if everywhere."""
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
-        """The model tensor, in the shape of the data."""
+        """The model tensor, in the shape of the data; 0 where entries are missing."""
         tensor = self.model.tensor(blocks)
-        return array_namespace(tensor).reshape(tensor, self.shape)
+        return observed(array_namespace(tensor).reshape(tensor, self.shape), self.mask)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
         rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
+        dual = observed(dual, self.mask)
         return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
 
     def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
@@ -99,7 +105,7 @@ class FactorisationProblem:
         gap = sum(value.gap for value in exact)
         value = sum(value.value for value in exact) + entropy
         converged = gap <= share * max(abs(value), self.scale)
-        return TermValue(value, gap, gap, exact[0].gradient, converged)
+        return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
 
 @dataclass(frozen=True, eq=False)

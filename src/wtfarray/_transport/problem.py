@@ -104,18 +104,25 @@ class TransportProblem:
     """Limits of plain kernel products; None to compute in the log domain only."""
     all_reachable: bool = False
     """Whether it is known that mass of X reaches every bin of every sample."""
+    missing: Array | None = None
+    """Bins, (N, ...) bool, that were not observed, where X is 0; None if all were."""
 
     @classmethod
     def of(
-        cls, data: Array, kernel: GibbsKernel, lam: float, order: tuple[int, ...]
+        cls,
+        data: Array,
+        kernel: GibbsKernel,
+        lam: float,
+        order: tuple[int, ...],
+        missing: Array | None = None,
     ) -> TransportProblem:
         """Precompute the quantities that do not depend on g."""
         xp = array_namespace(data)
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
-        all_reachable = kernel.all_finite and float(xp.min(mass)) > 0
-        return cls(data, kernel, lam, order, mass, constant, plain, all_reachable)
+        all_reachable = kernel.all_finite and missing is None and float(xp.min(mass)) > 0
+        return cls(data, kernel, lam, order, mass, constant, plain, all_reachable, missing)
 
     @cached_property
     def padding(self) -> Array | float:
@@ -134,15 +141,19 @@ class TransportProblem:
 
     def at_eps(self, eps: float) -> TransportProblem:
         """The same problem with another eps."""
-        return self.of(self.data, GibbsKernel.of(self.kernel.costs, eps), self.lam, self.order)
+        kernel = GibbsKernel.of(self.kernel.costs, eps)
+        return self.of(self.data, kernel, self.lam, self.order, self.missing)
 
     def samples(self, batch: slice) -> TransportProblem:
         """The same problem for a slice of the samples."""
-        return self.of(self.data[batch, ...], self.kernel, self.lam, self.order)
+        missing = None if self.missing is None else self.missing[batch, ...]
+        return self.of(self.data[batch, ...], self.kernel, self.lam, self.order, missing)
 
     def some_samples(self, indices: NDArray[np.intp]) -> TransportProblem:
         """The same problem for the samples with the given indices."""
-        return self.of(take_samples(self.data, indices), self.kernel, self.lam, self.order)
+        missing = None if self.missing is None else take_samples(self.missing, indices)
+        data = take_samples(self.data, indices)
+        return self.of(data, self.kernel, self.lam, self.order, missing)
 
     @property
     def conserves_mass(self) -> bool:
@@ -157,10 +168,19 @@ class TransportProblem:
 
     @cached_property
     def unreachable(self) -> Array | None:
-        """Bins that a non-empty sample cannot reach, (N, ...) bool; None if costs are finite."""
-        if self.kernel.all_finite:
+        """
+        Bins that a non-empty sample cannot reach, (N, ...) bool; None if there are none.
+
+        There are none if all costs are finite and all bins were observed: a bin that was not
+        observed does not exist for its sample, and no mass arrives there.
+        """
+        if self.kernel.all_finite and self.missing is None:
             return None
-        return ~self.kernel.reachable_from(self.data > 0) & spread(self.mass > 0, self.data)
+        filled = spread(self.mass > 0, self.data)
+        if self.kernel.all_finite:
+            return self.missing & filled
+        bins = ~self.kernel.reachable_from(self.data > 0)
+        return (bins if self.missing is None else bins | self.missing) & filled
 
     @cached_property
     def reachable(self) -> Array:
@@ -366,6 +386,6 @@ def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | N
     costs = tuple(xp.astype(cost, xp.float64) for cost in problem.kernel.costs)
     kernel = GibbsKernel.of(costs, problem.kernel.eps)
     data = xp.astype(problem.data, xp.float64)
-    double = TransportProblem.of(data, kernel, problem.lam, problem.order)
+    double = TransportProblem.of(data, kernel, problem.lam, problem.order, problem.missing)
     known = {field.name: getattr(problem, field.name) for field in fields(TransportProblem)}
     return DoubleProductsProblem(**known, double=double)
