@@ -49,7 +49,7 @@ def by_hand(dual: wtf.BlockDual, factors: list[Array], xp: Namespace) -> Evaluat
     """Write the dual of 200x32x32 out: three buffers, every pass into one of them, no checks."""
     X, kernel, lam, rho = dual.bound.data, dual.bound.kernel, dual.bound.lam, dual.rho
     (samples, n, m), rank = X.shape, factors[0].shape[1]
-    K1, K2 = kernel.matrices
+    K1, K2 = (axis.matrix for axis in kernel.axes)
     K2_rows = xp.asarray(K2.T.reshape(-1)).reshape(m, m)  # both orders of memory, as the library
     first, last = xp.asarray(factors[0].T.reshape(-1)).reshape(rank, samples), factors[2]
     scaling = -float(xp.sum(X * xp.log(X) - X)) * kernel.eps
@@ -116,7 +116,7 @@ def measure(backend: str, name: str, xp: Namespace) -> None:
             f"{backend:6s} {name:10s} written out by hand {least * 1e3:.2f} ms"
             f"  ratio {least / bare:.2f}"
         )
-        rows, columns = kernel.matrices
+        rows, columns = (axis.matrix for axis in kernel.axes)
         dense = (rows[:, None, :, None] * columns[None, :, None, :]).reshape(1024, 1024)
         flat = f.reshape(200, 1024)
         slow = best(lambda: flat @ dense.T)

@@ -67,6 +67,12 @@ class TestInfiniteCosts:
             np.testing.assert_allclose(to_numpy(gradient), expected.gradient, atol=1e-5)
             assert gradient[0, 2:].tolist() == [1.0, 1.0]
 
+    def test_limited_reach_is_an_infinite_cost(self):
+        X, Y = banded(1.0)
+        loss = wtf.Wasserstein(wtf.grid_cost(4, scale=None, reach=1.0), eps=0.2, lam=1.0)
+        found, expected = (jax.jit(partial(each, loss=one))(X, Y) for one in (loss, BANDS[1.0]))
+        np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-10)
+
     def test_infeasible_samples_are_nan_when_traced(self):
         X, Y = banded(math.inf)
         far = jnp.asarray([[5.0, 5.0, 5.0, 5.0], [1.0, 4.0, 3.0, 2.0], [1.0, 1.0, 1.0, 17.0]])

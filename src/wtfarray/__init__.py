@@ -22,12 +22,14 @@ from wtfarray._models.tensor import (
 )
 from wtfarray._optimize import OptimizeResult, gradient_descent, lbfgs
 from wtfarray._solvers.block_dual import BlockDual, Certificate, cp_dual, tucker_dual
+from wtfarray._transport.banded import BandedCost
 from wtfarray._transport.costs import grid_cost, point_cost
 from wtfarray._transport.feature_costs import feature_cost
 from wtfarray._version import __version__
 
 __all__ = [
     "Axis",
+    "BandedCost",
     "BlockDual",
     "Certificate",
     "Factorisation",

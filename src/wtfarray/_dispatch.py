@@ -68,6 +68,8 @@ class Thresholds:
 
     layout_rows: int = 256
     """Kernel matrices of at most this many rows are stored in both memory orders, for BLAS."""
+    band_rows: int = 64
+    """Blocks of a banded kernel have at least this many bins: BLAS is slow on smaller matrices."""
     pair_entries: int = 2**16
     """Up to this many pairs of bins in all samples, log-sum-exps run over all pairs at once."""
 
@@ -174,6 +176,11 @@ def checks_flow(samples: int, bins: int) -> bool:
 def keeps_both_layouts(rows: int) -> bool:
     """Whether a kernel matrix is small enough to be stored in both memory orders."""
     return rows <= THRESHOLDS.layout_rows
+
+
+def band_blocks(bins: int, reach: int) -> int:
+    """Number of blocks of an axis with a limited reach, each at least as long as the reach."""
+    return max(1, bins // max(reach, THRESHOLDS.band_rows))
 
 
 def sums_over_pairs(samples: int, bins: int) -> bool:

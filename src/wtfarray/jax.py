@@ -37,6 +37,7 @@ from wtfarray._losses.gradients import (
     training_tolerance,
 )
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.banded import map_cost, numbers_of
 from wtfarray._transport.compiled import compiled_problem, solve_compiled
 from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.feasibility import (
@@ -184,7 +185,8 @@ def wasserstein_loss(
     tol = training_tolerance(tol, Y, loss.lam)
     max_iter = positive_integer("max_iter", max_iter)
     # On the host, because the costs have to be read while the data are traced.
-    loss = Wasserstein([np.asarray(cost) for cost in loss.costs], loss.eps, loss.lam, loss.modes)
+    costs = [map_cost(np.asarray, cost) for cost in loss.costs]
+    loss = Wasserstein(costs, loss.eps, loss.lam, loss.modes)
     settings = Settings.of(loss, tuple(X.shape), tol, max_iter)
     value, g = _values(X, Y, potential, loss.costs, settings)
     if reduction != "none":
@@ -238,7 +240,7 @@ class Settings:
 
 @partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _values(
-    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Any, ...], settings: Settings
 ) -> tuple[Array, Array]:
     """The loss of each sample, in the shape of the sample modes, and its potential."""
     solution = _solution(X, Y, potential, costs, settings)
@@ -255,14 +257,16 @@ def _values_jvp(settings: Settings, primals: Any, tangents: Any) -> tuple[Any, A
 
 @partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _solution(
-    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Any, ...], settings: Settings
 ) -> Gradients:
     """The loss of each sample, its gradients in X and in Y, and its potential."""
-    arrays = (X, Y, *costs) if potential is None else (X, Y, *costs, potential)
+    numbers = tuple(map(numbers_of, costs))
+    arrays = (X, Y, *numbers) if potential is None else (X, Y, *numbers, potential)
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):
         # On the host: the checks are many small operations, each of which JAX would compile.
-        x, y, *matrices = (np.asarray(array) for array in (X, Y, *costs))
-        loss = Wasserstein(matrices, settings.eps, settings.lam, settings.modes)
+        x, y = (np.asarray(array) for array in (X, Y))
+        on_host = [map_cost(np.asarray, cost) for cost in costs]
+        loss = Wasserstein(on_host, settings.eps, settings.lam, settings.modes)
         problem, _ = loss.bind_pair(x, y)
         if potential is not None:
             loss.bind_potential(problem, x, np.asarray(potential))
@@ -276,12 +280,12 @@ def _solution_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
 
 @partial(jax.jit, static_argnums=(4,))
 def _compiled(
-    X: Array, Y: Array, potential: Array | None, costs: tuple[Array, ...], settings: Settings
+    X: Array, Y: Array, potential: Array | None, costs: tuple[Any, ...], settings: Settings
 ) -> Gradients:
     """`_solution` without checks; the loss of invalid samples is NaN."""
     shape, moved = tuple(X.shape), settings.transported
     order = (*(k for k in range(X.ndim) if k not in moved), *moved)
-    costs = tuple(jnp.asarray(cost, dtype=X.dtype) for cost in costs)
+    costs = tuple(map_cost(lambda c: jnp.asarray(c, dtype=X.dtype), cost) for cost in costs)
 
     def problem_at(eps: Any, data: Array) -> TransportProblem:
         arguments = (settings.lam, order, settings.known_range)

@@ -52,6 +52,20 @@ class TestCost:
         assert losses[0].costs[0][0, 2] == pytest.approx(4 * losses[0].costs[0][0, 1])
         assert losses[1].costs[0][0, 2] == pytest.approx(2 * losses[1].costs[0][0, 1])
 
+    def test_cost_of_limited_reach_is_scaled_and_fitted(self):
+        from sklearn.base import clone
+
+        (cost,) = wtf.grid_cost(16, reach=5.0)
+        banded, dense = (
+            clone(WassersteinNMF(cost=c, **FAST)).fit(bumps()) for c in ([cost], cost.to_dense())
+        )
+        assert banded.loss_.mean_cost() == pytest.approx(1.0)
+        (least, blurred), (expected, dense_blurred) = (
+            model.loss_.conjugate(bumps(), np.zeros_like(bumps())) for model in (banded, dense)
+        )
+        assert least == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(blurred, dense_blurred, rtol=1e-12)
+
     def test_grid_shape_may_be_a_numpy_integer(self):
         a, b = (WassersteinNMF(grid_shape=n, **FAST).fit(bumps()) for n in (np.int64(16), None))
         np.testing.assert_array_equal(a.components_, b.components_)

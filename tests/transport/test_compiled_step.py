@@ -141,9 +141,8 @@ def test_compiled_kernel_agrees_with_numpy_despite_underflow(eps):
     """At 1e-4 the plain products are 0 almost everywhere."""
     costs = tuple(wtf.grid_cost(3, 4))
     kernel = GibbsKernel.of(costs, eps)
-    compiled = CompiledKernel(
-        *(tuple(map(jnp.asarray, costs)), eps, tuple(map(jnp.asarray, kernel.matrices)), True)
-    )
+    axes = GibbsKernel.of(tuple(map(jnp.asarray, costs)), eps).axes
+    compiled = CompiledKernel(axes, eps, True)
     logs = np.random.default_rng(0).normal(scale=1e3, size=(2, 3, 4))
     logs[0, 1, :] = -math.inf
     logs[1, :, :] = -math.inf

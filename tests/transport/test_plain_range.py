@@ -12,7 +12,7 @@ from infinite_costs import band, loss_with
 
 import wtfarray as wtf
 from wtfarray import _dispatch
-from wtfarray._transport.kernels import smallest_sum
+from wtfarray._transport.logarithms import smallest_sum
 from wtfarray._transport.potential import SATURATION, dual_of_potential, shrinkage
 from wtfarray._transport.problem import PlainRange, TransportProblem
 

@@ -25,6 +25,7 @@ from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._transport.banded import BandedCost
 
 TOL = 1e-4
 """Tolerance on coarser grids, which only provide initial blocks."""
@@ -209,7 +210,7 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...]) -> tuple[int, ...]:
         return ()  # a cost over several modes together
     for mode, cost in zip(modes, loss.costs, strict=True):
         n = shape[mode]
-        if not can_be_halved(n):
+        if not can_be_halved(n) or isinstance(cost, BandedCost):
             return ()
         table = to_host(cost)
         if not np.isfinite(table).all():

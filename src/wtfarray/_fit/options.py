@@ -20,6 +20,7 @@ from wtfarray._fit.specification import Specification
 from wtfarray._losses.protocol import ConjugateLoss, Loss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
+from wtfarray._transport.banded import numbers_of
 
 
 class FitOptions(TypedDict, total=False):
@@ -109,7 +110,8 @@ def _checkpoint(
 ) -> Checkpoint:
     """The checkpoint of this fit, identified by everything that its result depends on."""
     arrays = [spec.X]
-    arrays += [c for loss in spec.losses if isinstance(loss, Wasserstein) for c in loss.costs]
+    losses = [loss for loss in spec.losses if isinstance(loss, Wasserstein)]
+    arrays += [numbers_of(cost) for loss in losses for cost in loss.costs]
     if spec.sample_weight is not None:
         arrays.append(spec.sample_weight)
     if spec.mask is not None:

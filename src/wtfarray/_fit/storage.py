@@ -30,6 +30,7 @@ from wtfarray._losses.loss_sum import LossSum
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, check_constraint, constrained_axes
+from wtfarray._transport.banded import BandedCost, numbers_of
 
 PROBE = 4096
 """Bytes that are written to find out whether there is room: one block of most file systems."""
@@ -356,21 +357,25 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
     """A loss as JSON and its costs as arrays; for a user-defined loss only the type's name."""
     if isinstance(loss, LossSum):
         parts = [describe_loss(part, f"{prefix}_{k}") for k, part in enumerate(loss.losses)]
-        described = {"name": "LossSum", "losses": [part[0] for part in parts]}
-        return described, {name: cost for part in parts for name, cost in part[1].items()}
+        losses = {"name": "LossSum", "losses": [part[0] for part in parts]}
+        return losses, {name: cost for part in parts for name, cost in part[1].items()}
     if isinstance(loss, Frobenius | KullbackLeibler):
         return {"name": type(loss).__name__}, {}
     if not isinstance(loss, Wasserstein):
         return {"name": "own", "type": type(loss).__name__}, {}
-    costs = {f"{prefix}_{k}": to_host(cost) for k, cost in enumerate(loss.costs)}
+    costs = {f"{prefix}_{k}": to_host(numbers_of(cost)) for k, cost in enumerate(loss.costs)}
     lam = None if math.isinf(loss.lam) else loss.lam
-    return {
+    described: dict[str, Any] = {
         "name": "Wasserstein",
         "eps": loss.eps,
         "lam": lam,
         "modes": loss.modes,
         "costs": list(costs),
-    }, costs
+    }
+    bins = [cost.bins if isinstance(cost, BandedCost) else None for cost in loss.costs]
+    if any(bins):
+        described["banded"] = bins
+    return described, costs
 
 
 def read_loss(
@@ -402,7 +407,16 @@ def read_loss(
     if names != [f"{prefix}_{k}" for k in range(len(names))]:
         msg = f"costs is {names!r}: expected {prefix}_0 and so on"
         raise ValueError(msg)
-    costs: list[Array] = [archive.read(cost, (None, None)) for cost in names]
+    banded = get(described, "banded", list) if "banded" in described else [None] * len(names)
+    if len(banded) != len(names):
+        msg = f"banded is {banded!r}: expected one entry for each cost"
+        raise ValueError(msg)
+    costs: list[Array | BandedCost] = [
+        archive.read(cost, (None, None))
+        if bins is None
+        else BandedCost(archive.read(cost, (None,)), bins)
+        for cost, bins in zip(names, banded, strict=True)
+    ]
     lam = get(described, "lam", (float, int, type(None)))
     modes = get(described, "modes", (list, type(None)))
     eps = get(described, "eps", (float, int))

@@ -20,7 +20,8 @@ from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_sample_supports
 from wtfarray._losses.term import TermValue, tightened
-from wtfarray._transport.kernels import logsumexp
+from wtfarray._transport.banded import geometry_of
+from wtfarray._transport.logarithms import logsumexp
 from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
@@ -99,7 +100,9 @@ class SparseSamplesTerm:
         self._log_x = xp.asarray(np.log(np.where(x > 0, x, 1.0)), **kind)
         self._real = self._x > 0
         self._mass = xp.sum(self._x, axis=1)
-        self._cost = xp.asarray(to_host(problem.kernel.costs[0])[points], **kind)
+        self._cost = xp.asarray(
+            to_host(geometry_of(problem.kernel.costs[0]).to_dense())[points], **kind
+        )
         # For every sample its index among the filled ones, or their number F if it is empty.
         place = np.full(data.shape[0], filled.size)
         place[filled] = np.arange(filled.size)

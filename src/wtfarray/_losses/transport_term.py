@@ -47,7 +47,7 @@ class TransportTerm:
             batch = batch_size(
                 samples,
                 math.prod(problem.data.shape),
-                max(n * n for n in problem.data.shape[1:]),
+                max(axis.entries for axis in problem.kernel.axes),
                 in_cache=is_numpy_array(problem.data),
             )
         self._slices = slices_of(samples, batch)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from wtfarray._arrays.axes import Axis, check_labels
 from wtfarray._arrays.containers import without_labels
@@ -25,6 +26,7 @@ from wtfarray._arrays.validation import (
     same_dtype,
 )
 from wtfarray._dispatch import smoothing_levels
+from wtfarray._transport.banded import BandedCost, geometry_of
 from wtfarray._transport.costs import check_cost, place_cost
 from wtfarray._transport.feasibility import feasible_target
 from wtfarray._transport.kernels import GibbsKernel
@@ -44,7 +46,7 @@ class Wasserstein:
 
     Parameters
     ----------
-    costs : array (n, n), DataFrame or DataArray, or sequence of these
+    costs : array (n, n), BandedCost, DataFrame or DataArray, or sequence of these
         One cost for each entry of ``modes``; the cost of transport is their sum. NumPy costs are
         converted to the library, dtype and device of the data. ``inf`` forbids transport between
         two bins; for balanced transport a plan of finite cost must remain.
@@ -67,7 +69,7 @@ class Wasserstein:
     Wasserstein(costs of 12 points, eps=0.01, lam=inf, modes=((1, 2),))
     """
 
-    costs: tuple[Array, ...]
+    costs: tuple[Any, ...]
     eps: float
     lam: float = math.inf
     modes: tuple[tuple[int, ...], ...] | None = field(default=None)
@@ -76,7 +78,7 @@ class Wasserstein:
 
     def __init__(
         self,
-        costs: Array | Sequence[Array],
+        costs: Array | BandedCost | Sequence[Array | BandedCost],
         eps: float,
         lam: float = math.inf,
         modes: Sequence[int | Sequence[int]] | None = None,
@@ -159,13 +161,7 @@ class Wasserstein:
 
     def mean_cost(self) -> float:
         """The mean of the finite costs, summed over the transported modes."""
-        total = 0.0
-        for cost in self.costs:
-            xp = array_namespace(cost)
-            finite = xp.isfinite(cost)
-            count = float(xp.sum(xp.astype(finite, cost.dtype)))
-            total += float(xp.sum(xp.where(finite, cost, 0.0))) / count
-        return total
+        return sum((geometry_of(cost).mean() for cost in self.costs), start=0.0)
 
     def transported(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The transported modes of data of the given shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,6 +12,7 @@ from wtfarray._arrays.samples import flat, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import xlogx
 from wtfarray._transport.anderson import Secants, new_secants, without
+from wtfarray._transport.banded import axis_kernel
 from wtfarray._transport.compiled_step import CompiledKernel
 from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
@@ -31,7 +32,7 @@ MEMORY = 8
 
 def compiled_problem(
     data: Array,
-    costs: tuple[Array, ...],
+    costs: tuple[Any, ...],
     eps: float,
     lam: float,
     order: tuple[int, ...],
@@ -40,9 +41,9 @@ def compiled_problem(
     all_finite: bool,
 ) -> TransportProblem:
     """As `TransportProblem.of`, for evaluation in the log domain only."""
-    matrices = tuple(jnp.exp(cost * (-1.0 / eps)) for cost in costs)
+    axes = tuple(axis_kernel(cost, eps) for cost in costs)
     constant = per_sample(xlogx(data, jnp) - data) * (-eps)
-    kernel = CompiledKernel(costs, eps, matrices, all_finite, known_range)
+    kernel = CompiledKernel(axes, eps, all_finite, known_range)
     return TransportProblem(data, kernel, lam, order, per_sample(data), constant)
 
 

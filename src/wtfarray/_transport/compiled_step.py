@@ -12,12 +12,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from wtfarray._arrays.typing import Array
-from wtfarray._models.tensor import apply_to_mode
 from wtfarray._transport import sinkhorn
 from wtfarray._transport.anderson import Secants
+from wtfarray._transport.banded import BandedCost, BandedKernel
 from wtfarray._transport.control_flow import ControlFlow, Result, State
+from wtfarray._transport.geometry import AxisKernel, DenseKernel
 from wtfarray._transport.iterate import Iterate
-from wtfarray._transport.kernels import GibbsKernel, from_logs, logsumexp, smallest_sum, to_logs
+from wtfarray._transport.kernels import GibbsKernel
+from wtfarray._transport.logarithms import smallest_sum, to_logs
 from wtfarray._transport.problem import (
     DoubleProductsProblem,
     Marginal,
@@ -63,39 +65,29 @@ class CompiledKernel(GibbsKernel):
         """A bound on how much a potential varies."""
         return self.known_range
 
-    def _log_product(
-        self, logs: Array, matrices: tuple[Array, ...], costs: tuple[Array, ...]
-    ) -> Array:
-        for axis, (matrix, cost) in enumerate(zip(matrices, costs, strict=True), start=1):
-            logs = _log_apply_axis(logs, matrix, cost * (-1.0 / self.eps), axis)
+    def _log_product(self, logs: Array, axes: tuple[AxisKernel, ...]) -> Array:
+        for axis, kernel in enumerate(axes, start=1):
+            logs = _log_apply_axis(logs, kernel, axis)
         return logs
 
 
-def _log_apply_axis(logs: Array, matrix: Array, exponents: Array, axis: int) -> Array:
-    """Plain products with one scale per fibre; log-sum-exps if these underflow."""
-    mantissa, scale = from_logs(logs, axis)
-    product = apply_to_mode(mantissa, matrix, axis)
-    threshold = smallest_sum(product.dtype, product.shape[axis], jnp)
+def _log_apply_axis(logs: Array, kernel: AxisKernel, axis: int) -> Array:
+    """Plain products of mantissas with separate scales; log-sum-exps if these underflow."""
+    product, scale = kernel.product_of_logs(logs, axis)
+    threshold = smallest_sum(product.dtype, kernel.terms, jnp)
     underflows = (product < threshold) & (scale > -math.inf)
     return lax.cond(
         jnp.any(underflows),
-        lambda: _log_sum_exps(logs, exponents, axis),
+        lambda: kernel.log_sums(logs, axis, lax.map),
         lambda: to_logs(product, scale),
     )
-
-
-def _log_sum_exps(logs: Array, exponents: Array, axis: int) -> Array:
-    """Log-sum-exps, one row of the cost at a time: no temporary is larger than the stack."""
-    shape = (-1,) + (1,) * (logs.ndim - axis - 1)
-    rows = lax.map(lambda row: logsumexp(logs + jnp.reshape(row, shape), axis, jnp), exponents)
-    return jnp.moveaxis(rows, 0, axis)
 
 
 def traceable(problem: TransportProblem) -> TransportProblem:
     """The same problem with a kernel that can be traced by ``jax.jit``."""
     kernel = problem.kernel
-    known = (kernel.costs, kernel.eps, kernel.matrices, kernel.all_finite)
-    problem = replace(problem, kernel=CompiledKernel(*known, kernel.potential_range()))
+    known = (kernel.axes, kernel.eps, kernel.all_finite, kernel.potential_range())
+    problem = replace(problem, kernel=CompiledKernel(*known))
     if isinstance(problem, DoubleProductsProblem) and problem.double is not None:
         return replace(problem, double=traceable(problem.double))
     return problem
@@ -108,6 +100,9 @@ def _register(cls: type, static: tuple[str, ...] = ()) -> None:
 
 
 _register(PlainRange, ("positive", "never_underflows"))
+_register(BandedCost, ("bins",))
+_register(BandedKernel, ("blocks",))
+_register(DenseKernel)
 _register(CompiledKernel, ("all_finite",))
 _register(TransportProblem, ("lam", "order", "all_reachable"))
 _register(DoubleProductsProblem, ("lam", "order", "all_reachable"))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
-from numpy.typing import NDArray
 
-from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import apply_to_mode
+from wtfarray._transport.banded import geometry_of
 
 
 @dataclass(frozen=True)
@@ -67,28 +67,10 @@ def _apply(stack: Array, matrices: list[Array]) -> Array:
     return array_namespace(stack).reshape(stack, (stack.shape[0], -1))
 
 
-def components_of(costs: Sequence[Array]) -> Components | None:
+def components_of(costs: Sequence[Any]) -> Components | None:
     """The components of the finite costs; None if there is only one."""
-    labels = [_labels(np.isfinite(to_host(cost))) for cost in costs]
+    labels = [geometry_of(cost).components() for cost in costs]
     if all(not sources.any() and not targets.any() for sources, targets in labels):
         return None
     sources, targets = (tuple(tuple(pair[k].tolist()) for pair in labels) for k in (0, 1))
     return Components(sources, targets)
-
-
-def _labels(finite: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The components of rows and columns, given which costs are finite, (m_k, m_k)."""
-    rows, columns = (np.full(n, -1, dtype=np.intp) for n in finite.shape)
-    count = 0
-    for first in range(rows.size):
-        if rows[first] >= 0:
-            continue
-        rows[first], frontier = count, np.asarray([first])
-        while frontier.size:
-            reached = finite[frontier].any(axis=0) & (columns < 0)
-            columns[reached] = count
-            frontier = np.flatnonzero(finite[:, reached].any(axis=1) & (rows < 0))
-            rows[frontier] = count
-        count += 1
-    columns[columns < 0] = count
-    return rows, columns

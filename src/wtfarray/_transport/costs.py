@@ -1,7 +1,7 @@
 """Ground costs: the cost of moving one unit of mass from one bin to another."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import device as device_of
@@ -16,6 +16,7 @@ from wtfarray._arrays.validation import (
     positive_number,
     refuse_where,
 )
+from wtfarray._transport.banded import BandedCost, map_cost
 
 Scale = Literal["mean", "max", "median"] | None
 SCALES = ("mean", "max", "median", None)
@@ -26,9 +27,10 @@ def grid_cost(
     p: float = 2,
     scale: Scale = "mean",
     spacing: float | tuple[float, ...] = 1.0,
+    reach: float | tuple[float | None, ...] | None = None,
     xp: Namespace | None = None,
     device: Device | None = None,
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     """
     Cost between the points of a regular grid, one matrix per axis.
 
@@ -47,13 +49,17 @@ def grid_cost(
         meaning on every grid.
     spacing : float or tuple of float
         Distance between neighbouring points, for all axes or for each axis.
+    reach : float or tuple of float or None, optional
+        The largest distance of transport along each axis, in the units of ``spacing``; None for no
+        limit. An axis with a limit is a `BandedCost`, which is never formed: axes may have tens of
+        thousands of points. The scale is that of the cost without limits.
     xp, device
         Namespace and device of the result; NumPy if None. `Wasserstein` converts NumPy costs to
         the library and device of the data.
 
     Returns
     -------
-    tuple of arrays (n_k, n_k), float64
+    tuple of arrays (n_k, n_k) or BandedCost, float64
         One cost per axis.
 
     Examples
@@ -64,6 +70,8 @@ def grid_cost(
     array([[0., 1., 4.],
            [1., 0., 1.],
            [4., 1., 0.]])
+    >>> wtf.grid_cost(50_000, spacing=0.01, reach=5.0)
+    (BandedCost(50000 bins, reach of 500),)
     """
     if not shape:
         msg = "shape is empty: expected the number of points along each axis"
@@ -71,18 +79,39 @@ def grid_cost(
     shape = tuple(positive_integer(f"shape[{k}]", n) for k, n in enumerate(shape))
     one_of("scale", scale, SCALES)
     power = positive_number("p", p)
-    steps = spacing if isinstance(spacing, tuple) else (spacing,) * len(shape)
-    if len(steps) != len(shape):
-        msg = f"spacing has {len(steps)} entries: expected one number, or {len(shape)} of them"
-        raise ValueError(msg)
-    axes = [
-        (positive_number("spacing", step) * np.arange(n)) ** power
-        for n, step in zip(shape, steps, strict=True)
+    steps = [positive_number("spacing", s) for s in _per_axis("spacing", spacing, len(shape))]
+    reaches = [
+        step * n if limit is None else positive_number("reach", limit, infinite=True)
+        for n, step, limit in zip(shape, steps, _per_axis("reach", reach, len(shape)), strict=True)
     ]
-    distance = [np.abs(np.subtract.outer(np.arange(n), np.arange(n))) for n in shape]
+    axes = [(step * np.arange(n)) ** power for n, step in zip(shape, steps, strict=True)]
     factor = _scale_of_grid(axes, scale)
-    costs = [axis[d] / factor for axis, d in zip(axes, distance, strict=True)]
-    return tuple(costs) if xp is None else tuple(xp.asarray(c, device=device) for c in costs)
+    costs = [
+        _axis_cost(axis / factor, limit / step)
+        for axis, limit, step in zip(axes, reaches, steps, strict=True)
+    ]
+    if xp is None:
+        return tuple(costs)
+    return tuple(map_cost(lambda c: xp.asarray(c, device=device), cost) for cost in costs)
+
+
+def _per_axis(name: str, value: Any, count: int) -> tuple[Any, ...]:
+    """One value per axis, from one for all axes or a tuple."""
+    values = value if isinstance(value, tuple) else (value,) * count
+    if len(values) != count:
+        msg = f"{name} has {len(values)} entries: expected one number, or {count} of them"
+        raise ValueError(msg)
+    return values
+
+
+def _axis_cost(steps: np.ndarray, reach: float) -> np.ndarray | BandedCost:
+    """The cost of an axis with the given costs at each distance, up to ``reach`` bins."""
+    n = steps.size
+    bins = math.floor(min(reach * (1.0 + 1e-12), n))  # 0.3 / 0.1 is a rounding below 3
+    if bins < n - 1:
+        return BandedCost(steps[: bins + 1], n)
+    distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    return steps[distance]
 
 
 def _scale_of_grid(axes: list[np.ndarray], scale: Scale) -> float:
@@ -182,8 +211,10 @@ def scale_of_points(cost: Array, scale: Scale, xp: Namespace) -> float:
     return _positive_scale(statistic, scale)
 
 
-def check_cost(name: str, cost: Array) -> Array:
+def check_cost(name: str, cost: Any) -> Any:
     """Return a square matrix of non-negative numbers, inf for no transport; refuse others."""
+    if isinstance(cost, BandedCost):
+        return _check_banded(name, cost)
     xp = common_namespace(**{name: cost})
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.shape[0] == 0:
         msg = f"{name} has shape {tuple(cost.shape)}: expected a square matrix"
@@ -199,6 +230,22 @@ def check_cost(name: str, cost: Array) -> Array:
     return cost
 
 
-def place_cost(name: str, cost: Array, xp: Namespace, like: Array) -> Array:
+def _check_banded(name: str, cost: BandedCost) -> BandedCost:
+    """Return a banded cost of finite non-negative numbers; refuse others."""
+    name = f"steps of {name}"
+    xp = common_namespace(**{name: cost.steps})
+    bins = positive_integer(f"bins of {name}", cost.bins)
+    if cost.steps.ndim != 1 or not 0 < cost.steps.shape[0] < max(bins, 2):
+        msg = (
+            f"{name} has shape {tuple(cost.steps.shape)}: expected one cost for each distance, "
+            f"fewer than the {bins} bins"
+        )
+        raise ValueError(msg)
+    steps = as_floating(name, cost.steps, xp)
+    refuse_where(~(xp.isfinite(steps) & (steps >= 0)), name, steps, "finite non-negative numbers")
+    return BandedCost(steps, bins)
+
+
+def place_cost(name: str, cost: Any, xp: Namespace, like: Array) -> Any:
     """Return a cost in the namespace, dtype and device of the data ``like``."""
-    return follow(name, cost, xp, like.dtype, device_of(like))
+    return map_cost(lambda c: follow(name, c, xp, like.dtype, device_of(like)), cost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
@@ -13,6 +14,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
 from wtfarray._dispatch import checks_flow
 from wtfarray._models.entropy import xlogx
+from wtfarray._transport.banded import BandedCost, geometry_of
 from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.kernels import dense
 from wtfarray._transport.max_flow import bottleneck
@@ -53,7 +55,10 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
     if components is not None:
         _refuse_component_mass(problem, Y, components)
     Y = of_equal_mass(problem, Y, components)
-    if checks_flow(Y.shape[0], math.prod(Y.shape[1:])):
+    (*others, cost) = problem.kernel.costs
+    if not others and isinstance(cost, BandedCost):
+        _refuse_long_moves(problem, Y, cost.reach)
+    elif checks_flow(Y.shape[0], math.prod(Y.shape[1:])):
         _refuse_bottlenecks(problem, Y)
     return Y
 
@@ -77,6 +82,33 @@ def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
             "reached, or a loss with finite lam"
         )
         raise ValueError(msg)
+
+
+def _refuse_long_moves(problem: TransportProblem, Y: Array, reach: int) -> None:
+    """
+    Refuse a Y to which mass of X would have to move farther than the reach along a single axis.
+
+    Mass moves least far if it keeps its order: it suffices that up to each bin X has no more mass
+    than Y has up to the bin ``reach`` further on, and the same with X and Y exchanged.
+    """
+    xp = array_namespace(Y)
+    bins: int = Y.shape[1]
+    before, after = (xp.cumulative_sum(stack, axis=1) for stack in (problem.data, Y))
+    further = xp.asarray(np.minimum(np.arange(bins) + reach, bins - 1), device=device_of(Y))
+    allowed = spread(problem.mass * (10.0 * mass_tolerance(Y)), Y)
+    for one, other, names in ((before, after, ("X", "Y")), (after, before, ("Y", "X"))):
+        within = xp.take(other, further, axis=1)
+        wrong = one > within + allowed
+        if bool(xp.any(wrong)):
+            first = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), xp.int64)))
+            sample, bin_ = divmod(first, bins)
+            msg = (
+                f"Y cannot be reached from X at a finite cost in sample {sample}: {names[0]} has "
+                f"mass {float(one[sample, bin_]):.6g} up to bin {bin_}, and {names[1]} has mass "
+                f"{float(within[sample, bin_]):.6g} up to the bin {reach} further on; expected a Y "
+                "that can be reached, a larger reach, or a loss with finite lam"
+            )
+            raise ValueError(msg)
 
 
 def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Components) -> None:
@@ -165,7 +197,7 @@ def is_infinite(problem: TransportProblem, values: Array) -> Array:
     """Samples, (N,) bool, whose lower bounds exceed every finite value of a balanced loss."""
     xp = array_namespace(values)
     # <C, P> is at most the largest cost times the mass; E(P) is largest if one entry holds all.
-    largest = sum(xp.max(xp.where(xp.isfinite(c), c, 0.0)) for c in problem.kernel.costs)
+    largest = sum(geometry_of(cost).largest for cost in problem.kernel.costs)
     mass = problem.mass
     return values > mass * largest + (xlogx(mass, xp) - mass) * problem.kernel.eps
 

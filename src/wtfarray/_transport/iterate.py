@@ -95,8 +95,8 @@ def search_radius(problem: TransportProblem) -> float:
     lam = 0.0 if problem.conserves_mass else problem.lam
     potential_range = problem.kernel.potential_range()
     if not problem.kernel.all_finite:
-        # Transport between two bins may have to go through all others.
-        potential_range *= math.prod(problem.data.shape[1:])
+        # Transport between two bins may have to go through many others.
+        potential_range *= problem.kernel.longest_path()
     return 3.0 * potential_range + 20.0 * lam
 
 

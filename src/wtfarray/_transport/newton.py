@@ -22,7 +22,8 @@ from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
 from wtfarray._transport.iterate import Iterate, search_radius, translation
-from wtfarray._transport.kernels import dense, logsumexp
+from wtfarray._transport.kernels import dense
+from wtfarray._transport.logarithms import logsumexp
 from wtfarray._transport.potential import SATURATION, dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 

@@ -17,8 +17,10 @@ from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import certificate_batch
 from wtfarray._models.entropy import xlogx
+from wtfarray._transport.banded import map_cost
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
-from wtfarray._transport.kernels import GibbsKernel, smallest_sum
+from wtfarray._transport.kernels import GibbsKernel
+from wtfarray._transport.logarithms import smallest_sum
 from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 
 
@@ -383,7 +385,9 @@ def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | N
     types = xp.__array_namespace_info__().dtypes(kind="real floating", device=device)
     if problem.data.dtype != xp.float32 or "float64" not in types:
         return None
-    costs = tuple(xp.astype(cost, xp.float64) for cost in problem.kernel.costs)
+    costs = tuple(
+        map_cost(lambda c: xp.astype(c, xp.float64), cost) for cost in problem.kernel.costs
+    )
     kernel = GibbsKernel.of(costs, problem.kernel.eps)
     data = xp.astype(problem.data, xp.float64)
     double = TransportProblem.of(data, kernel, problem.lam, problem.order, problem.missing)

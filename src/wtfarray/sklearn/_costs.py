@@ -13,6 +13,7 @@ from wtfarray._arrays.samples import flat
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.banded import BandedCost, map_cost
 from wtfarray._transport.costs import grid_cost
 from wtfarray._transport.feature_costs import METRICS, Metric, column_distances
 from wtfarray.sklearn._samples import Samples
@@ -30,7 +31,7 @@ def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None)
         shape = tuple(positive_integer(f"grid_shape[{k}]", n) for k, n in enumerate(sizes))
     elif isinstance(cost, (list, tuple)):
         for k, matrix in enumerate(cost):
-            if not is_array_api_obj(matrix):
+            if not is_array_api_obj(matrix) and not isinstance(matrix, BandedCost):
                 msg = f"cost[{k}] is a {type(matrix).__name__}: expected one array per axis"
                 raise TypeError(msg)
         shape = tuple(int(matrix.shape[0]) for matrix in cost)
@@ -65,4 +66,5 @@ def transport_loss(
         raise ValueError(msg)
     given = Wasserstein(cost, eps, lam, modes)
     scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
-    return Wasserstein([matrix / scale for matrix in given.costs], eps, lam, modes)
+    costs = [map_cost(lambda numbers: numbers / scale, matrix) for matrix in given.costs]
+    return Wasserstein(costs, eps, lam, modes)
