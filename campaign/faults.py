@@ -86,7 +86,8 @@ def killed(trial: Trial, rng: np.random.Generator, folder: Path) -> None:
         trial.note(f"after {name} at step {steps}", (process.returncode, errors[-500:]))
         if name == "SIGINT" and process.returncode == 0 and output.strip().startswith("{"):
             _check_interrupted(trial, json.loads(output.strip().splitlines()[-1]))
-        elif name == "SIGINT" and process.returncode != 0 and "KeyboardInterrupt" not in errors:
+        # A signal while the interpreter shuts down, after the answer, ends it without a word.
+        elif name == "SIGINT" and not ("KeyboardInterrupt" in errors or "}" in output):
             trial.fail("interrupt", f"exit code {process.returncode}: {errors[-800:]}")
         rest = [p.name for p in folder.iterdir() if p != path]
         if rest and name == "SIGINT":

@@ -83,6 +83,10 @@ class Thresholds:
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
     escape_tol: float = 1e-4
     """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
+    small_entries: int = 2**10
+    """Up to this size of X the work of a fit is limited: it takes 2 to 3 seconds at most,"""
+    small_work: int = 36_000
+    """namely the time of about so many Sinkhorn iterations of arrays of that size."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""
 
@@ -203,6 +207,11 @@ def tries_to_escape(entries: int, free_blocks: int, tol: float) -> bool:
     """Whether a fit may have a saddle point, and is small enough to look for a way out."""
     small = entries <= THRESHOLDS.escape_entries
     return small and free_blocks > 1 and tol <= THRESHOLDS.escape_tol
+
+
+def most_work(entries: int) -> float:
+    """Largest work of the inner problems in a fit to so many entries, in Sinkhorn iterations."""
+    return THRESHOLDS.small_work if entries <= THRESHOLDS.small_entries else math.inf
 
 
 def keeps_history(entries: int) -> bool:

@@ -15,7 +15,7 @@ from fitting import assert_same_factors, objective_of
 from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
-from wtfarray._fit.projection import _groups_of_similar_mass, _mass_advice
+from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, _mass_advice
 
 SHAPE = (6, 5, 4)
 
@@ -472,6 +472,24 @@ class TestMassOfNewSamples:
 
 
 @numpy_only
+@numpy_only
+@pytest.mark.parametrize("seed", [119, 153])
+def test_samples_of_very_different_mass_are_projected_as_alone_in_float32(seed):
+    rng = np.random.default_rng(seed)
+    n, samples, rank = (int(rng.integers(*ends)) for ends in ((4, 14), (3, 9), (2, 4)))
+    X = rng.dirichlet(np.full(n, 0.3), samples)
+    mass = 10.0 ** rng.uniform(-4, 4, (samples, 1))
+    lam, eps, rho = (10.0 ** rng.uniform(*ends) for ends in ((-3, 4), (-3.5, 0), (-5, 0)))
+    loss = wtf.Wasserstein(wtf.grid_cost(n), eps=eps, lam=lam)
+    new = (rng.dirichlet(np.full(n, 0.3), samples) * mass).astype("f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = wtf.nmf((X * mass).astype("f4"), rank, loss, rho=rho, rng=0, max_iter=20)
+        together = fit.project(new)
+        alone = np.concatenate([fit.project(new[i : i + 1]) for i in range(samples)])
+    assert np.all(np.abs(together - alone) <= 0.05 * alone.max(axis=1, keepdims=True))
+
+
 class TestGroupsOfLikeMass:
     def groups(self, mass):
         return [group.tolist() for group in _groups_of_similar_mass(np.asarray(mass))]
@@ -481,10 +499,10 @@ class TestGroupsOfLikeMass:
         groups = self.groups(mass)
         assert len(groups) > 1
         assert sorted(i for group in groups for i in group) == list(range(50))
-        assert all(mass[group].max() <= 100.0 * mass[group].min() for group in groups)
+        assert all(mass[group].max() <= SIMILAR_MASS * mass[group].min() for group in groups)
 
     def test_like_masses_stay_together(self):
-        assert self.groups([1.0, 2.0, 50.0]) == [[0, 1, 2]]
+        assert self.groups([1.0, 1.1, 2.5]) == [[0, 1, 2]]
 
     def test_groups_go_from_light_to_heavy_with_the_empty_first(self):
         assert self.groups([1e5, 1.0, 0.0, 2e5]) == [[1, 2], [0, 3]]

@@ -87,6 +87,15 @@ class TestProxLinearSteps:
         assert solve(objective, x)[1] is StopReason.CALLBACK
 
 
+@numpy_only
+def test_the_work_of_a_small_fit_is_limited(monkeypatch):
+    set_thresholds(monkeypatch, small_work=500)
+    objective, x = start(np.asarray, DISTANT)
+    _, reason = solve(objective, x, max_iter=10_000, tol=0.0)
+    assert reason is StopReason.WORK
+    assert 500 <= objective.problem.work < 5000
+
+
 class TestSolveJointly:
     def test_steps_are_reported_with_their_level_and_what_resumes_them(self, array):
         objective, x = start(array, wtf.Frobenius())

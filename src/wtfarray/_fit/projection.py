@@ -24,6 +24,13 @@ from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, entropy_value
 from wtfarray._models.models import CPModel
 
+SIMILAR_MASS = 3.0
+"""
+Samples are projected together if their masses differ by at most this factor.
+
+With a factor of 100, 3 of 353 rows of random projections in float32 differed by more than 5 % from
+what they are alone; with a factor of 3, none.
+"""
 MASS_FACTOR = 2.0
 """Warn if the mass of a sample differs from that of the model by more than this factor."""
 
@@ -179,16 +186,16 @@ def _solve_group(
 
 def _groups_of_similar_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:
     """
-    Groups of samples whose masses differ by a factor of at most 100.
+    Groups of samples whose masses differ by a factor of at most `SIMILAR_MASS`.
 
     The tolerance is relative to the objective of a group, in which a sample is negligible next to a
     much heavier one. Empty samples belong to the lightest group.
     """
     filled = mass > 0
     logs = np.log10(np.where(filled, mass, mass.max()))
-    decade = np.ceil(0.5 * (logs - logs.max()))
-    decade = np.where(filled, decade, decade.min())
-    return [np.flatnonzero(decade == value) for value in np.unique(decade)]
+    level = np.ceil((logs - logs.max()) / math.log10(SIMILAR_MASS))
+    level = np.where(filled, level, level.min())
+    return [np.flatnonzero(level == value) for value in np.unique(level)]
 
 
 def _mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:

@@ -46,6 +46,11 @@ class ExactTerm:
     def start_from(self, g: Array) -> None:
         """No effect: there is no inner problem to start."""
 
+    @property
+    def work(self) -> float:
+        """Time spent so far, in evaluations."""
+        return self.evaluations
+
     def set_level(self, level: float) -> None:
         """No effect: there is no smoothing."""
 

@@ -113,6 +113,11 @@ class SparseSamplesTerm:
         self._eps = problem.kernel.eps
         self.set_level(1.0)
 
+    @property
+    def work(self) -> float:
+        """Time spent so far, in evaluations."""
+        return self.evaluations
+
     def set_level(self, level: float) -> None:
         """Continue with ``level`` times eps; eps log a has the units of the cost and is kept."""
         xp = array_namespace(self._x)

@@ -64,6 +64,11 @@ class SparseTensorTerm:
         self.potential = xp.zeros_like(problem.data)
         self.drop_history()
 
+    @property
+    def work(self) -> float:
+        """Time spent so far, in evaluations."""
+        return self.evaluations
+
     def set_level(self, level: float) -> None:
         """Continue with ``level`` times eps; eps log a has the units of the cost and is kept."""
         eps = self.problem.kernel.eps * level

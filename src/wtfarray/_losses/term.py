@@ -44,6 +44,10 @@ class Term(Protocol):
         """Number of evaluations of the inner problem."""
 
     @property
+    def work(self) -> float:
+        """Time spent so far, in Sinkhorn iterations of a few small samples."""
+
+    @property
     def scale(self) -> float:
         """Scale relative to which errors of the loss are judged: eps times the mass."""
 

@@ -62,6 +62,7 @@ class TransportTerm:
         """Whether the state is where the solvers ended last."""
         self._evaluations = 0
         """Evaluations of the inner problem, summed over the samples."""
+        self.work = 0.0
 
     @property
     def potential(self) -> Array:
@@ -77,6 +78,7 @@ class TransportTerm:
     def count_evaluations(self, evaluations: int) -> None:
         """Add evaluations of all samples that were made elsewhere."""
         self._evaluations += evaluations * self.problem.data.shape[0]
+        self.work += evaluations
 
     def start_from(self, g: Array) -> None:
         """Warm-start the inner problem from a potential, stacked."""
@@ -140,12 +142,14 @@ class TransportTerm:
             max_iter,
         )
         evaluations = solver.evaluations - before
+        self.work += evaluations * solver.work_per_evaluation
         other = None if done else self._fallback(k, solver)
         if other is not None:
             solver = other
             points = solver.iterates(Y, tolerance, max_iter)
             point, error, done = self._iterate(k, points, tolerance, max_iter)
             evaluations += solver.evaluations
+            self.work += solver.evaluations * solver.work_per_evaluation
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
         g = point.g

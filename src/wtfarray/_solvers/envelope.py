@@ -143,6 +143,8 @@ def _advance(
     objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float, *, last: bool
 ) -> Progress | StopReason:
     """One iteration, or the reason to stop."""
+    if objective.is_exhausted:
+        return StopReason.WORK
     slow = progress.small_steps >= SETTINGS.small_steps
     moved = StopReason.TOLERANCE if slow else _step(objective, pairs, progress, goal)
     if isinstance(moved, StopReason) and last:
@@ -154,7 +156,7 @@ def evaluate_until_solved(objective: JointObjective, x: Array, tolerance: float)
     """Evaluate until the inner problems converge; each call continues from the last potential."""
     for _ in range(20):
         first = objective.evaluate(x, tolerance)
-        if first.converged:
+        if first.converged or objective.is_exhausted:
             break
     return first
 
@@ -267,6 +269,8 @@ def _search(
     for trial in range(SETTINGS.trials):
         if trial:
             objective.restore(states)
+            if objective.is_exhausted:
+                break
         allowed = max(
             SETTINGS.inner_error * tightness * min(progress.decrease, -slope), rounding, 1e-300
         )

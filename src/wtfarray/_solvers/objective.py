@@ -12,6 +12,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import most_work
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._models.models import Model
@@ -86,6 +87,11 @@ class FactorisationProblem:
         """Number of evaluations of the inner problems."""
         return sum(term.evaluations for term in self.terms)
 
+    @property
+    def work(self) -> float:
+        """Time spent in the inner problems, in Sinkhorn iterations of a few small samples."""
+        return sum(term.work for term in self.terms)
+
     def set_level(self, level: float) -> None:
         """Set the smoothing to ``level`` times eps."""
         for term in self.terms:
@@ -129,11 +135,17 @@ class JointObjective:
         self.problem = problem
         self.max_inner = max_inner
         self.evaluations = 0
+        self._most_work = problem.work + most_work(math.prod(problem.shape))
         self._blocks = list(blocks)
         self._shapes = [tuple(blocks[k].shape) for k in problem.free]
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
         """Entropy of the fixed blocks, included in every value."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a small problem has taken more work than is reasonable for its size."""
+        return self.problem.work >= self._most_work
 
     def pack(self, blocks: Sequence[Array]) -> Array:
         """The vector that represents the free blocks."""

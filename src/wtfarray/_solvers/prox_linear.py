@@ -291,7 +291,7 @@ def prox_linear_steps(
 
     The reason is STATIONARY if, to first order, no step can decrease the objective by ``tol``,
     STUCK if no such step is found, UNSOLVED if the inner problems did not converge, and WORK if the
-    term has been evaluated ``max_evaluations`` times.
+    term has been evaluated ``max_evaluations`` times or the work of a small problem is used up.
     """
     inner_error = envelope.SETTINGS.inner_error
     xp = array_namespace(x)
@@ -305,7 +305,7 @@ def prox_linear_steps(
     for _ in range(max_iter):
         if distance > SETTINGS.last_distance or small_steps == SETTINGS.small_steps:
             return ProxLinearResult(base, StopReason.STUCK, accepted)
-        if term.evaluations >= max_evaluations:
+        if term.evaluations >= max_evaluations or objective.is_exhausted:
             return ProxLinearResult(base, StopReason.WORK, accepted)
         least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)

@@ -12,7 +12,10 @@ class StopReason(Enum):
     STATIONARY = "to first order no step can decrease the objective"
     STUCK = "no further decrease could be found"
     ITERATIONS = "stopped after max_iter = {max_iter}: increase it or loosen `tol`"
-    WORK = "stopped after very many evaluations of the loss: choose a larger eps or loosen `tol`"
+    WORK = (
+        "stopped after very many evaluations of the loss: choose a larger eps, loosen `tol`, or "
+        "continue with init set to this result"
+    )
     UNSOLVED = "{subproblem} could not be solved: choose solver={alternative} or a larger eps"
     NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
     CALLBACK = "stopped by the callback"

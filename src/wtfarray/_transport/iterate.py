@@ -70,6 +70,8 @@ class InnerSolver(Protocol):
     """Weights of the samples in the total error, (N,); None for equal weights."""
     evaluations: int
     """Number of evaluations of the marginal so far."""
+    work_per_evaluation: float
+    """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
     patience: float
     """Iterations without a smaller gap after which the solver has failed; may be inf."""
 

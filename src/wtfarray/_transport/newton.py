@@ -162,6 +162,8 @@ class Newton:
         self._continues = continues
         self.sample_weights = weights
         self._bins = math.prod(g.shape[1:])
+        # Measured: 0.3 ms, and 0.15 ms for 1000 entries of plans; a Sinkhorn iteration takes 0.1.
+        self.work_per_evaluation = 3.0 + 1.5e-3 * g.shape[0] * self._bins**2
         self._data = self._flat(problem.data)
         xp = array_namespace(g)
         self._root_data = xp.sqrt(self._data)
@@ -331,11 +333,13 @@ class Newton:
             # At a vertex the solution is linear in eps: extrapolate.
             coarse.g = g + change
             allowed = 1e-2 * coarse.problem.kernel.eps * float(xp.sum(self.problem.mass))
+            before = coarse.evaluations
             points = coarse.iterates(model)
             for _ in range(10):
                 found = next(points)
                 if float(xp.sum(found.decrement)) <= allowed:
                     break
+            self.evaluations += coarse.evaluations - before
             change = (found.g - g) * (1.0 / SETTINGS.level_ratio)
             g = found.g
         new = self._point(self._flat(g + change), Y, live)

@@ -232,6 +232,8 @@ Advance = Callable[..., tuple[SinkhornState, Secants, Iterate, Array]]
 class Sinkhorn:
     """Solves the inner problem by `sinkhorn_step`; late samples are iterated on their own."""
 
+    work_per_evaluation = 1.0
+
     def __init__(
         self,
         problem: TransportProblem,
