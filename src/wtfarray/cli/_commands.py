@@ -107,6 +107,13 @@ def _data_options(command: Any) -> Any:
         click.option("--backend", type=click.Choice(_data.BACKENDS), default="numpy"),
         click.option("--normalise", is_flag=True, help="Divide every sample by its sum."),
         click.option("--key", metavar="NAME", help="Name of the array in an .npz or .mat file."),
+        click.option(
+            "--missing",
+            type=float,
+            metavar="VALUE",
+            help="Value of missing entries: a number, or nan, which empty fields of a table and "
+            "transparent pixels of images are as well.",
+        ),
         click.argument("data", type=path),
     ):
         command = option(command)
@@ -196,6 +203,7 @@ def fit(
     tables: Path | None,
     figure: Path | None,
     key: str | None,
+    missing: float | None,
     backend: str,
     device: str | None,
     dtype: str,
@@ -215,12 +223,14 @@ def fit(
     if tables is not None:
         tables.mkdir(parents=True, exist_ok=True)
         _data.check_output("--csv", tables / "factor_0.csv", [".csv"])
-    X = _data.on_grid(_data.read_array(data, key, grid), grid)
-    X = _data.normalised(X) if normalise else X
+    X = _data.on_grid(_data.read_array(data, key, grid, gaps=missing is not None), grid)
+    mask = _data.observed(X, missing)
+    X = _data.normalised(X, mask) if normalise else X
     chosen = _loss(loss, X.shape, grid, cost, eps, lam)
     converted = _data.to_backend(X, backend, device, dtype)
     options |= {
         "axes": _data.read_axes(data, X.shape),
+        "mask": mask,
         "rng": seed,
         "max_iter": max_iter,
         "init": init and _data.read_fit(init),
@@ -358,6 +368,7 @@ def project(
     fitted: Path,
     data: Path,
     key: str | None,
+    missing: float | None,
     backend: str,
     device: str | None,
     dtype: str,
@@ -371,14 +382,16 @@ def project(
     _data.check_output("--out", out, [".npy", ".csv"])
     saved = _data.read_fit(fitted)
     grid = saved.shape[1:]
-    X = _data.read_array(data, key, grid)
+    X = _data.read_array(data, key, grid, gaps=missing is not None)
     if X.shape[1:] != grid and X.ndim == 2 and X.shape[1] == math.prod(grid):
         X = X.reshape(-1, *grid)
-    X = _data.normalised(X) if normalise else X
+    mask = _data.observed(X, missing)
+    X = _data.normalised(X, mask) if normalise else X
     screen = Console(stderr=True, quiet=quiet)
     with warnings.catch_warnings(record=True) as caught, screen.status("projecting"):
         warnings.simplefilter("always")
-        projected = saved.projection(_data.to_backend(X, backend, device, dtype), **options)
+        converted = _data.to_backend(X, backend, device, dtype)
+        projected = saved.projection(converted, mask=mask, **options)
     coefficients = to_host(projected.factors[0])
     axes = _data.read_axes(data, X.shape)
     samples = projected.axis(0) if axes is None else axes[0]

@@ -23,7 +23,9 @@ BACKENDS = ("numpy", "torch", "jax", "cupy")
 Real = NDArray[Any]
 
 
-def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Real:
+def read_array(
+    path: Path, key: str | None, size: tuple[int, ...] | None, *, gaps: bool = False
+) -> Real:
     """
     Read the data.
 
@@ -35,11 +37,14 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
         The name of the array, if the file contains several.
     size : tuple of int or None
         Rows and columns to which images are resized.
+    gaps : bool
+        Whether empty fields of a table and transparent pixels are NaN; otherwise the former are
+        refused and the latter have the value that is stored.
     """
     readers: dict[str, Callable[[Path], Real]] = {
         ".npy": _read_npy,
         ".npz": lambda path: _read_npz(path, key),
-        ".csv": lambda path: read_table(path)[0],
+        ".csv": lambda path: read_table(path, missing=gaps)[0],
         ".mat": lambda path: _read_mat(path, key),
     }
     suffix = path.suffix.lower()
@@ -51,7 +56,7 @@ def read_array(path: Path, key: str | None, size: tuple[int, ...] | None) -> Rea
         msg = f"--key is {key!r}, but {path} contains a single array: expected no key"
         raise ValueError(msg)
     try:
-        array = _read_images(path, size) if path.is_dir() else readers[suffix](path)
+        array = _read_images(path, size, gaps=gaps) if path.is_dir() else readers[suffix](path)
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # a damaged file may raise anything
@@ -87,7 +92,7 @@ def read_axes(path: Path, shape: tuple[int, ...]) -> tuple[wtf.Axis, ...] | None
     """The labels of data of this shape, read from a table; of its rows only if it was reshaped."""
     if path.suffix.lower() != ".csv" or path.is_dir():
         return None
-    axes = read_table(path)[1]
+    axes = read_table(path, missing=True)[1]
     if not axes:
         return None
     return axes if len(shape) == 2 else (axes[0], *(wtf.Axis() for _ in shape[1:]))
@@ -116,8 +121,12 @@ def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
     raise ValueError(msg)
 
 
-def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
-    """Grey values (n, h, w) of the images of a folder, in the order of their names."""
+def _read_images(folder: Path, size: tuple[int, ...] | None, *, gaps: bool) -> Real:
+    """
+    Grey values (n, h, w) of the images of a folder, in the order of their names.
+
+    With ``gaps``, transparent pixels are NaN, and so is the mean of several of which one is.
+    """
     try:
         from PIL import Image
     except ImportError:
@@ -137,6 +146,9 @@ def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
                 grey = image.convert("I" if image.mode[0] == "I" else "L")
                 # As floats, because resizing computes means.
                 grey = (image if image.mode == "F" else grey).convert("F")
+                if gaps and "A" in image.getbands():
+                    opaque = np.asarray(image.getchannel("A")) > 0
+                    grey = Image.fromarray(np.where(opaque, np.asarray(grey), np.float32(np.nan)))
                 if size is not None and len(size) == 2:
                     grey = grey.resize((size[1], size[0]), Image.Resampling.BOX)
                 images.append(np.asarray(grey, dtype=np.float64))
@@ -156,9 +168,18 @@ def _read_images(folder: Path, size: tuple[int, ...] | None) -> Real:
     return np.stack(images)
 
 
-def normalised(X: Real) -> Real:
-    """The samples, each divided by its sum."""
-    mass = X.reshape(X.shape[0], -1).sum(axis=1)
+def observed(X: Real, missing: float | None) -> NDArray[np.bool_] | None:
+    """A mask of what was observed: entries other than ``missing``, which may be NaN."""
+    if missing is None:
+        return None
+    hidden: NDArray[np.bool_] = np.isnan(X) if math.isnan(missing) else np.equal(X, missing)
+    return ~hidden
+
+
+def normalised(X: Real, mask: NDArray[np.bool_] | None = None) -> Real:
+    """The samples, each divided by the sum of what was observed."""
+    seen = X if mask is None else np.where(mask, X, 0.0)
+    mass = seen.reshape(X.shape[0], -1).sum(axis=1)
     if not (mass > 0).all():
         i = int(np.argmin(mass > 0))
         msg = f"--normalise: sample {i} has mass {mass[i]}: expected samples of positive mass"

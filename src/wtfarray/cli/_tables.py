@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,13 +22,15 @@ ENCODING = "utf-8-sig"
 """Skips the byte order mark that spreadsheets write."""
 
 
-def read_table(path: Path) -> tuple[NDArray[Any], tuple[wtf.Axis, ...]]:
+def read_table(path: Path, *, missing: bool = False) -> tuple[NDArray[Any], tuple[wtf.Axis, ...]]:
     """
     The numbers of a CSV file, and the labels of its rows and columns.
 
     The first line is a header if its first field is no number. The first column then names the
-    rows if that field is empty, or if the column does not hold numbers.
+    rows if that field is empty, or if the column does not hold numbers. With ``missing``, a field
+    may be empty or NA, which is NaN.
     """
+    number = _number_or_nan if missing else float
     with path.open(encoding=ENCODING, newline="") as file:
         first, second = itertools.islice(itertools.chain(csv.reader(file), [[], []]), 2)
     header = bool(first) and not _is_number(first[0])
@@ -36,7 +39,12 @@ def read_table(path: Path) -> tuple[NDArray[Any], tuple[wtf.Axis, ...]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty file is refused later
             values = np.loadtxt(
-                path, delimiter=",", ndmin=2, skiprows=int(header), encoding=ENCODING
+                path,
+                delimiter=",",
+                ndmin=2,
+                skiprows=int(header),
+                encoding=ENCODING,
+                converters=_number_or_nan if missing else None,
             )
         fits = header and len(first) == values.shape[1]
         return values, (wtf.Axis(), wtf.Axis(values=_labels(first))) if fits else ()
@@ -46,9 +54,13 @@ def read_table(path: Path) -> tuple[NDArray[Any], tuple[wtf.Axis, ...]]:
         if len(row) != len(first):
             msg = f"the number of columns changed from {len(first)} to {len(row)} at row {k + 1}"
             raise ValueError(msg)
-    values = np.asarray([[float(field) for field in row[1:]] for row in rows])
+    values = np.asarray([[number(field) for field in row[1:]] for row in rows])
     names = wtf.Axis(first[0] or None, _labels([row[0] for row in rows]))
     return values, (names, wtf.Axis(values=_labels(first[1:])))
+
+
+def _number_or_nan(field: str) -> float:
+    return math.nan if field.strip().upper() in ("", "NA") else float(field)
 
 
 def _labels(fields: Sequence[str]) -> list[Any]:

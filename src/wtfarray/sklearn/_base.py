@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -31,8 +32,20 @@ from wtfarray._fit.specification import Kind, Specification
 from wtfarray._losses.value import wasserstein
 from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
-from wtfarray.sklearn._fitting import fit_all, mean_problem, proximal_step, running_share
-from wtfarray.sklearn._samples import Samples, distinct_samples, rows, to_unit_mass
+from wtfarray.sklearn._fitting import (
+    fit_all,
+    mean_problem,
+    proximal_step,
+    running_share,
+    with_unit_components,
+)
+from wtfarray.sklearn._samples import (
+    Samples,
+    distinct_samples,
+    observed_samples,
+    rows,
+    to_unit_mass,
+)
 
 PROJECTION_TOL = 1e-9
 """Tolerance of `transform`, a convex problem."""
@@ -91,7 +104,8 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Parameters
         ----------
         X : array (n_samples, ...)
-            Non-negative samples. Each is scaled to mass one; empty samples are ignored.
+            Non-negative samples, NaN where nothing was observed. Each is scaled to mass one; empty
+            samples are ignored.
         y : ignored
             Present for compatibility with scikit-learn.
         sample_weight : array (n_samples,), optional
@@ -142,6 +156,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         blocks, n_iter = proximal_step(
             spec, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
         )
+        blocks = with_unit_components(spec, blocks)
         self._set_fitted(samples, blocks, running_share(past))
         self.n_iter_ += n_iter
         self.n_samples_seen_ += samples.total
@@ -165,7 +180,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             warnings.warn(
                 f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
             )
-        self._set_fitted(samples, result.blocks, 1.0)
+        self._set_fitted(samples, with_unit_components(spec, result.blocks), 1.0)
         self.n_iter_ = result.n_iter
         self.n_samples_seen_ = samples.total
 
@@ -177,7 +192,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         one_of("init", self.init, (None, "kl", "random", "nnsvd"))
         return mean_problem(
             self._kind,
-            Samples(self._on_grid(samples.data), samples.weights, samples.total),
+            replace(
+                samples,
+                data=self._on_grid(samples.data),
+                mask=None if samples.mask is None else self._on_grid(samples.mask),
+            ),
             self._rank(self._sample_shape),
             self.loss_,
             positive_number("rho_coefs", self.rho_coefs),
@@ -188,7 +207,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """Set the fitted attributes; ``share`` is the weight of the blocks in the running mean."""
         xp = array_namespace(samples.data)
         model = xp.matmul(blocks[0], self._components_of(blocks).mT)
-        self.reconstruction_err_ = self._excess(samples.data, model, samples.weights)
+        self.reconstruction_err_ = self._excess(samples, model)
         mean = self._last = blocks[1:]
         if share < 1:
             mean = [
@@ -216,16 +235,18 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Parameters
         ----------
         X : array (n_samples, ...)
-            Non-negative samples.
+            Non-negative samples, NaN where nothing was observed.
 
         Returns
         -------
         array (n_samples, n_components)
-            Each row sums to the mass of its sample.
+            Each row sums to the mass of its sample; that of a sample with missing entries to the
+            mass that the model gives the whole sample.
         """
         check_is_fitted(self, "components_")
-        X, mass = to_unit_mass(self._validated(X, "transform", reset=False))
-        return self._coefficients(X) * mass[:, None]
+        X, mask = observed_samples(self._validated(X, "transform", reset=False))
+        X, mass = to_unit_mass(X)
+        return self._coefficients(X, mask) * mass[:, None]
 
     def fit_transform(
         self, X: Array, y: object = None, sample_weight: Array | None = None
@@ -299,32 +320,46 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         del y
         check_is_fitted(self, "components_")
         samples = distinct_samples(self._validated(X, "score", reset=False), sample_weight)
-        model = self.inverse_transform(self._coefficients(samples.data))
-        return -self._excess(samples.data, model, samples.weights)
+        model = self.inverse_transform(self._coefficients(samples.data, samples.mask))
+        return -self._excess(samples, model)
 
-    def _coefficients(self, X: Array) -> Array:
-        """The coefficients of samples of mass one; zero for empty samples."""
+    def _coefficients(self, X: Array, mask: Array | None) -> Array:
+        """
+        The coefficients of samples of mass one; zero for empty samples.
+
+        Those of complete samples sum to one. The mass of a sample with missing entries is not
+        known, and its coefficients are free.
+        """
         xp = array_namespace(X)
-        filled = np.flatnonzero(to_host(per_sample(X)) > 0)
-        found = xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))
-        if filled.size:
+        filled = to_host(per_sample(X)) > 0
+        complete = np.ones_like(filled)
+        if mask is not None:
+            seen = xp.all(mask, axis=tuple(range(1, mask.ndim)))
+            complete = to_host(xp.astype(seen, X.dtype)) > 0
+        found = [xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))]
+        # Row 0 is shared by all empty samples.
+        where, n = np.zeros(X.shape[0], dtype=np.int64), 1
+        for whole in (True, False):
+            group = np.flatnonzero(filled & (complete == whole))
+            if not group.size:
+                continue
             projected = project_samples(
-                self._on_grid(rows(X, filled)),
+                self._on_grid(rows(X, group)),
                 self._rows_like(X).mT,
                 self.loss_,
-                constraint="rows",
+                constraint="rows" if whole else None,
                 rho=self.rho_coefs,
                 tol=PROJECTION_TOL,
                 max_iter=PROJECTION_ITERATIONS,
+                mask=None if whole else self._on_grid(rows(mask, group)),
             )
             if not projected.converged:
                 message = f"{type(self).__name__}: {projected.message}"
                 warnings.warn(message, ConvergenceWarning, stacklevel=4)
-            found = xp.concat([found, projected.coefficients])
-        # Row 0 is shared by all empty samples.
-        where = np.zeros(X.shape[0], dtype=np.int64)
-        where[filled] = np.arange(1, filled.size + 1)
-        return rows(found, where)
+            found.append(projected.coefficients)
+            where[group] = np.arange(n, n + group.size)
+            n += group.size
+        return rows(xp.concat(found), where)
 
     def _rows_like(self, X: Array) -> Array:
         """The components, (n_components, bins of a sample), in the dtype of X."""
@@ -333,15 +368,17 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         )
         return array_namespace(X).reshape(components, (components.shape[0], -1))
 
-    def _excess(self, X: Array, Y: Array, weights: Array | None) -> float:
+    def _excess(self, samples: Samples, Y: Array) -> float:
         """The mean of ``OT(x, y) - min_y OT(x, y)`` over samples of mass one."""
-        xp = array_namespace(X)
-        X, Y = (self._on_grid(Z) / Z.shape[0] for Z in (X, Y))
-        if weights is not None:
+        xp = array_namespace(Y)
+        X, Y = (self._on_grid(Z) / Z.shape[0] for Z in (samples.data, Y))
+        if samples.weights is not None:
             # The excess is homogeneous: weights can be applied to the masses.
-            X, Y = (Z * spread(weights, Z) for Z in (X, Y))
-        least, _ = self.loss_.conjugate(X, xp.zeros_like(X))
-        return max(float(wasserstein(X, Y, self.loss_).value + least), 0.0)
+            X, Y = (Z * spread(samples.weights, Z) for Z in (X, Y))
+        mask = None if samples.mask is None else self._on_grid(samples.mask)
+        bound = self.loss_.bind(X, mask)
+        least = xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0])
+        return max(float(wasserstein(X, Y, self.loss_, mask=mask).value + least), 0.0)
 
     def _on_grid(self, X: Array) -> Array:
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))
@@ -357,6 +394,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             dtype="numeric",
             allow_nd=self._kind != "nmf",
             ensure_non_negative=True,
+            ensure_all_finite="allow-nan",
         )
         if not reset and tuple(X.shape[1:]) != self._sample_shape:
             expected = ", ".join(map(str, self._sample_shape))
@@ -388,6 +426,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def __sklearn_tags__(self) -> Tags:
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = self._kind != "nmf"
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from wtfarray._arrays.masks import filled_with_means
 from wtfarray._arrays.samples import flat
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
@@ -52,7 +53,10 @@ def transport_loss(
     """The loss for samples on a grid, with the cost scaled to mean one."""
     modes: tuple[tuple[int, ...], ...] | None = None
     if isinstance(cost, str) and cost in METRICS:
-        cost = column_distances(flat(samples.data), cast("Metric", cost), samples.weights)
+        data = samples.data
+        if samples.mask is not None:
+            data = filled_with_means(data, samples.mask)
+        cost = column_distances(flat(data), cast("Metric", cost), samples.weights)
     elif isinstance(cost, str):
         if cost not in POWERS:
             expected = ", ".join(repr(name) for name in (*POWERS, *METRICS))

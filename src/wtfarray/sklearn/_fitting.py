@@ -46,27 +46,45 @@ def mean_problem(
 
     The objective is the weighted mean over the samples of ``loss + rho_coefs E(coefficients)``,
     plus ``rho_atoms`` times the mean over the columns of ``E(column)`` for every factor of the
-    features. Multiplied by the number of samples, it is a sum over samples as in `specify`.
+    features. Multiplied by the number of samples, it is a sum over samples as in `specify`. If
+    entries are missing, the coefficients of a sample need not sum to one: its mass is not known.
     """
     X = samples.data
     n, modes = X.shape[0], 2 if kind == "nmf" else X.ndim
     columns: Constraint = "columns"
+    first_constraint: Constraint = "rows" if samples.mask is None else None
     spec = specify(
         kind,
         X,
         rank,
         loss,
         rho=1.0,
-        constraints=("rows", *(columns for _ in range(modes - 1))),
+        constraints=(first_constraint, *(columns for _ in range(modes - 1))),
         weights=None,
         fixed=(),
         sample_weight=samples.weights,
+        mask=samples.mask,
     )
     first = rho_coefs if samples.weights is None else rho_coefs * samples.weights[:, None]
     # The core has one slice per column of the sample factor.
     counts = [shape[1] for shape in spec.shapes[1:modes]]
     counts += [shape[0] for shape in spec.shapes[modes:]]
     return replace(spec, rho=(first, *(rho_atoms * n / count for count in counts)))
+
+
+def with_unit_components(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
+    """
+    The blocks of the same model, with components of mass one.
+
+    They have it already if the coefficients of each sample sum to one, but for a core whose scale
+    the coefficients share, as they do if entries are missing.
+    """
+    if spec.kind != "tucker" or spec.mask is None:
+        return list(blocks)
+    core = blocks[-1]
+    xp = array_namespace(core)
+    scale = xp.sum(core, axis=tuple(range(1, core.ndim)), keepdims=True)
+    return [blocks[0] * xp.reshape(scale, (1, -1)), *blocks[1:-1], core / scale]
 
 
 def fit_all(
@@ -112,7 +130,7 @@ def proximal_step(
     ]
     first = xp.ones(spec.shapes[0], dtype=X.dtype, device=device_of(X))
     start = [feasible(first, spec.constraints[0]), *previous]
-    start = kl_steps(spec.model, X, start, spec.constraints, (0,))
+    start = kl_steps(spec.model, X, start, spec.constraints, (0,), mask=spec.mask)
     # rho E(A) + w KL(A|B) = (rho + w) H(A | B^(w / (rho + w))) + constant
     rho: list[float | Array] = [spec.rho[0]]
     references: list[Array | None] = [None]

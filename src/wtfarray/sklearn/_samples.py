@@ -10,6 +10,7 @@ from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
@@ -25,6 +26,19 @@ class Samples:
     """(n,), of mean one; None if all are one."""
     total: float
     """The sum of the original weights."""
+    mask: Array | None = None
+    """(n, ...) bool: True where the data were observed, 0 elsewhere; None if everywhere."""
+
+
+def observed_samples(X: Array) -> tuple[Array, Array | None]:
+    """The samples with 0 for NaN, and a mask that is False there; None without NaN."""
+    xp = array_namespace(X)
+    mask = ~xp.isnan(X)
+    if bool(xp.all(mask)):
+        return X, None
+    X = observed(X, mask)
+    refuse_where(X < 0, "X", X, "non-negative values, or NaN where nothing was observed")
+    return X, mask
 
 
 def to_unit_mass(X: Array) -> tuple[Array, Array]:
@@ -62,10 +76,12 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
     The distinct samples, each with the sum of the weights of its copies.
 
     A weight of two is then equivalent to repeating the sample, and the result does not depend on
-    the order of the samples. Samples of zero mass or zero weight are ignored.
+    the order of the samples. Samples of zero mass or zero weight are ignored. NaN is missing; then
+    the mass of a sample is that of what was observed.
     """
     xp = array_namespace(X)
     weights = sample_weights(sample_weight, X.shape[0])
+    X, mask = observed_samples(X)
     X, mass = to_unit_mass(X)
     weights = np.where(to_host(mass) > 0, weights, 0.0)
     if not np.any(weights > 0):
@@ -73,13 +89,16 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
         raise ValueError(msg)
     # Equal samples have equal keys; other samples almost never do.
     key = np.random.default_rng(0).uniform(1.0, 2.0, tuple(X.shape[1:]))
-    keys = to_host(per_sample(X * xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]))
+    marked = X if mask is None else xp.where(mask, X, -xp.ones_like(X))
+    key = xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]
+    keys = to_host(per_sample(marked * key))
     order = np.argsort(keys, kind="stable")
     order = order[weights[order] > 0]
-    X = rows(X, order)
+    marked = rows(marked, order)
+    X = marked if mask is None else rows(X, order)
     new = np.ones(order.size, dtype=bool)
     if order.size > 1:
-        equal = xp.all(X[1:, ...] == X[:-1, ...], axis=tuple(range(1, X.ndim)))
+        equal = xp.all(marked[1:, ...] == marked[:-1, ...], axis=tuple(range(1, X.ndim)))
         new[1:] = to_host(xp.astype(equal, X.dtype)) == 0
     sums = np.bincount(np.cumsum(new) - 1, weights[order])
     scaled = sums / sums.mean()
@@ -88,6 +107,7 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
         rows(X, np.flatnonzero(new)),
         None if even else xp.asarray(scaled, dtype=X.dtype, device=device_of(X)),
         float(sums.sum()),
+        None if mask is None else rows(mask, order[np.flatnonzero(new)]),
     )
 
 
