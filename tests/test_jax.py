@@ -313,3 +313,15 @@ def test_bad_potentials_are_refused_and_are_nan_when_traced():
     assert not g[1].any()  # a valid start for the next step
     values, _ = compiled(g)
     assert bool(jnp.all(jnp.isfinite(values)))
+
+
+@pytest.mark.parametrize("lam", LAMS)
+def test_debiased_loss_agrees_with_numpy(lam):
+    X, Y = samples(lam)
+    loss = wtf.Wasserstein(wtf.grid_cost(4), 0.2, lam, debias=True)
+    expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), loss, tol=1e-12)
+    found = jax.jit(partial(wasserstein_loss, loss=loss, tol=1e-10))
+    value, gradient = jax.value_and_grad(found, argnums=1)(X, Y)
+    assert float(value) == pytest.approx(float(expected.value), rel=1e-8)
+    np.testing.assert_allclose(to_numpy(gradient), expected.gradient, atol=1e-4)
+    assert float(found(X, X)) == pytest.approx(0.0, abs=1e-9)

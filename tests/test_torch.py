@@ -47,6 +47,17 @@ class TestGradient:
             check_batched_grad=True,
         )
 
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_gradcheck_passes_for_the_debiased_loss(self, device, lam):
+        X, Y = tensors(device, lam, (2, 3))
+        loss = wtf.Wasserstein(wtf.grid_cost(3), 0.5, lam, debias=True)
+        assert torch.autograd.gradcheck(
+            lambda X, Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
+            (X.requires_grad_(), Y.requires_grad_()),
+            atol=1e-4,
+        )
+        assert float(wasserstein_loss(X, X, loss).detach()) < 1e-9
+
     def test_gradcheck_passes_along_other_modes(self, device):
         X, Y = tensors(device, 1.0, (3, 1, 2))
         loss = wtf.Wasserstein(wtf.grid_cost(2, 3), eps=0.5, lam=1.0, modes=(2, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -38,7 +38,11 @@ from wtfarray._losses.gradients import (
 )
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.banded import map_cost, numbers_of
-from wtfarray._transport.compiled import compiled_problem, solve_compiled
+from wtfarray._transport.compiled import (
+    compiled_problem,
+    solve_compiled,
+    solve_compiled_debiased,
+)
 from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.feasibility import (
     is_infinite,
@@ -184,10 +188,10 @@ def wasserstein_loss(
     one_of("return_potential", return_potential, (False, True))
     tol = training_tolerance(tol, Y, loss.lam)
     max_iter = positive_integer("max_iter", max_iter)
+    non_negative = loss.debias and loss.gap_is_bound
     # On the host, because the costs have to be read while the data are traced.
-    costs = [map_cost(np.asarray, cost) for cost in loss.costs]
-    loss = Wasserstein(costs, loss.eps, loss.lam, loss.modes)
-    settings = Settings.of(loss, tuple(X.shape), tol, max_iter)
+    loss = replace(loss, costs=tuple(map_cost(np.asarray, cost) for cost in loss.costs))
+    settings = Settings.of(loss, tuple(X.shape), tol, max_iter, non_negative=non_negative)
     value, g = _values(X, Y, potential, loss.costs, settings)
     if reduction != "none":
         value = jnp.sum(value) if reduction == "sum" else jnp.mean(value)
@@ -219,9 +223,20 @@ class Settings:
     transported: tuple[int, ...]
     tol: float
     max_iter: int
+    debias: bool
+    non_negative: bool
+    """Whether the loss is known to be non-negative."""
 
     @classmethod
-    def of(cls, loss: Wasserstein, shape: tuple[int, ...], tol: float, max_iter: int) -> Settings:
+    def of(
+        cls,
+        loss: Wasserstein,
+        shape: tuple[int, ...],
+        tol: float,
+        max_iter: int,
+        *,
+        non_negative: bool,
+    ) -> Settings:
         """The settings of a loss whose costs are on the host."""
         all_finite = are_finite(loss.costs)
         return cls(
@@ -235,6 +250,8 @@ class Settings:
             loss.transported(shape),
             tol,
             max_iter,
+            loss.debias,
+            non_negative,
         )
 
 
@@ -325,10 +342,16 @@ def _compiled(
     tols = jnp.asarray([LEVEL_GAP] * coarse + [settings.tol], dtype=Y.dtype)
     most = jnp.asarray([min(LEVEL_ITERATIONS, settings.max_iter)] * coarse + [settings.max_iter])
     found = (start, jnp.zeros_like(problem.mass))
-    (g, values), _ = lax.scan(level, found, (eps, tols, most))
-    if problem.conserves_mass:
-        g = centred(g, Y)
-    in_X, in_Y = gradients_at(problem, Y, g)
+    if settings.debias:
+        (g, _), _ = lax.scan(level, found, (eps[:-1], tols[:-1], most[:-1]))
+        last = solve_compiled_debiased(problem, g, Y, tols[-1], most[-1])
+        g, values, in_X, in_Y = last.g, last.bounds.values, last.gradient_X, last.bounds.u
+        values = jnp.maximum(values, 0.0) if settings.non_negative else values
+    else:
+        (g, values), _ = lax.scan(level, found, (eps, tols, most))
+        if problem.conserves_mass:
+            g = centred(g, Y)
+        in_X, in_Y = gradients_at(problem, Y, g)
     if problem.conserves_mass and not settings.all_finite:
         refused = refused | is_infinite(problem, values)
     values, in_X, in_Y = (jnp.where(spread(refused, A), math.nan, A) for A in (values, in_X, in_Y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 try:
@@ -209,7 +210,7 @@ class _SampleLosses(torch.autograd.Function):
         modes = loss.modes
         if modes is not None:
             modes = tuple(tuple(k + 1 if k >= 0 else k for k in group) for group in modes)
-        shifted = Wasserstein(loss.costs, loss.eps, loss.lam, modes)
+        shifted = replace(loss, modes=modes)
         return _SampleLosses.apply(X, Y, potential, shifted, tol, max_iter), (0, 0, 0, 0)
 
 

@@ -25,6 +25,13 @@ from wtfarray.cli._commands import BAD_INPUT, INTERRUPTED, NOT_CONVERGED, NOT_WR
 
 @numpy_only
 class TestFit:
+    def test_loss_may_be_debiased(self):
+        assert run("fit", "X.npy", *QUICK, "--debias").exit_code == 0
+        assert wtf.load("fit.npz").loss.debias
+        assert "--debias was given with --loss kl" in refuse(
+            "fit", "X.npy", "--rank", 2, "--debias", "--loss", "kl"
+        )
+
     def test_fit_is_that_of_the_library(self):
         result = run("fit", "X.npy", *QUICK, "--lam", 5, "--rho", 0.02, "--seed", 3)
         assert result.exit_code == 0, result.output

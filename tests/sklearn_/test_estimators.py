@@ -37,3 +37,12 @@ def test_components_of_tucker_are_slices_of_the_core_times_the_factors():
 def test_single_number_of_components_is_capped_by_the_modes_of_tucker():
     model = WassersteinTucker(7, **FAST).fit(images())
     assert model.core_.shape == (7, 6, 6)
+
+
+def test_debiased_loss_scores_and_updates():
+    X = images()
+    model = WassersteinCP(2, debias=True, **FAST).fit(X)
+    assert model.loss_.debias
+    assert -model.score(X) == pytest.approx(model.reconstruction_err_, abs=1e-3)
+    model.partial_fit(X[:6])
+    assert np.all(np.isfinite(model.components_))

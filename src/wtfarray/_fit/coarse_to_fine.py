@@ -227,5 +227,4 @@ def _coarser_loss(loss: Loss) -> Loss:
     """The loss on every second grid point; `_grid_modes` has checked that this is possible."""
     if not isinstance(loss, Wasserstein):
         return loss
-    costs = [cost[::2, ::2] for cost in loss.costs]
-    return Wasserstein(costs, loss.eps, loss.lam, loss.modes)
+    return replace(loss, costs=tuple(cost[::2, ::2] for cost in loss.costs))

@@ -22,11 +22,12 @@ from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.starts import Start, feasible, random_blocks
+from wtfarray._losses.debiased_term import DebiasedTerm
 from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
-from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._losses.wasserstein import NOT_A_BOUND, Wasserstein
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.block_descent import Sweep, descend
 from wtfarray._solvers.envelope import Progress
@@ -84,7 +85,9 @@ def check_mass(
 ) -> None:
     """Refuse fixed factors or constraints under which the loss is infinite whatever is fitted."""
     transport = [
-        term for term in problem.terms if isinstance(term, TransportTerm | SparseTensorTerm)
+        term
+        for term in problem.terms
+        if isinstance(term, TransportTerm | SparseTensorTerm | DebiasedTerm)
     ]
     balanced = [term for term in transport if term.problem.conserves_mass]
     others = list(blocks)
@@ -267,6 +270,8 @@ def certify(
         message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.X)}"
         if value.gap == math.inf:
             message += " or, if some costs are infinite, a finite lam"
+    if any(isinstance(loss, Wasserstein) and not loss.gap_is_bound for loss in spec.losses):
+        message += f"; {NOT_A_BOUND}"
     if not converged and not reason.by_caller:
         message += _advice_on_mass(spec)
     return FitSolution(

@@ -100,6 +100,8 @@ def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
         unsupported = "a sum of losses"
     elif not isinstance(spec.loss, ConjugateLoss):
         unsupported = f"{type(spec.loss).__name__}, whose conjugate is not known"
+    elif isinstance(spec.loss, Wasserstein) and spec.loss.debias:
+        unsupported = "Wasserstein with debias=True, whose conjugate has no closed form"
     if unsupported is not None:
         msg = f"solver is 'dual', which does not support {unsupported}: expected 'envelope'"
         raise ValueError(msg)

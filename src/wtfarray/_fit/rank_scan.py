@@ -342,11 +342,13 @@ def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None) -> float:
     """
     The mean over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
 
-    If the conjugate of the loss is not known, the mean of ``Phi(X, Y)``.
+    The minimum of a debiased loss is 0. If the conjugate of the loss is not known, the mean of
+    ``Phi(X, Y)``.
     """
     xp, total, Y = array_namespace(X), 0.0, observed(Y, mask)
     for part in losses_of(loss):
-        if isinstance(part, ConjugateLoss):
+        debiased = isinstance(part, Wasserstein) and part.debias
+        if isinstance(part, ConjugateLoss) and not debiased:
             bound = bound_loss(part, X, mask)
             total += float(xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0]))
         if isinstance(part, Wasserstein):

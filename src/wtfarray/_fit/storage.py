@@ -371,6 +371,7 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
         "lam": lam,
         "modes": loss.modes,
         "costs": list(costs),
+        "debias": loss.debias,
     }
     bins = [cost.bins if isinstance(cost, BandedCost) else None for cost in loss.costs]
     if any(bins):
@@ -420,7 +421,8 @@ def read_loss(
     lam = get(described, "lam", (float, int, type(None)))
     modes = get(described, "modes", (list, type(None)))
     eps = get(described, "eps", (float, int))
-    loss = Wasserstein(costs, eps, math.inf if lam is None else lam, modes)
+    debias = get(described, "debias", bool) if "debias" in described else False
+    loss = Wasserstein(costs, eps, math.inf if lam is None else lam, modes, debias=debias)
     loss.transported(shape)  # refuses costs of another size
     return loss
 

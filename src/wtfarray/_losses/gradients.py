@@ -65,7 +65,10 @@ def losses_and_gradients(
         potential = loss.bind_potential(problem, X, potential)
     solution = loss.solve(problem, stacked, tol=tol, max_iter=max_iter, potential=potential)
     shape = tuple(X.shape)
-    gradients = gradients_at(problem, solution.Y, solution.g, _known_products(solution))
+    if solution.gradient_X is None:
+        gradients = gradients_at(problem, solution.Y, solution.g, _known_products(solution))
+    else:
+        gradients = solution.gradient_X, solution.u
     in_X, in_Y, g = (unstack(problem, stack, shape) for stack in (*gradients, solution.g))
     values = array_namespace(X).reshape(solution.values, sample_shape(loss, shape))
     return Gradients(values, in_X, in_Y, g)

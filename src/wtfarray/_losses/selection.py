@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.typing import Array
+from wtfarray._losses.debiased_term import DebiasedTerm
 from wtfarray._losses.exact_term import ExactTerm, checked_loss
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
@@ -44,7 +45,9 @@ def _term(
     loss: Loss, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
 ) -> Term:
     if isinstance(loss, Wasserstein):
-        return _transport_term(loss, X, sample_weight, batch, mask)
+        plain = _transport_term(loss, X, sample_weight, batch, mask)
+        weights = plain.weights if isinstance(plain, TransportTerm) else None
+        return DebiasedTerm(plain, weights) if loss.debias else plain
     if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind(X)
         return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)
@@ -54,7 +57,7 @@ def _term(
 
 def _transport_term(
     loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
-) -> Term:
+) -> TransportTerm | SparseTensorTerm | SparseSamplesTerm:
     """
     Sparse data are solved on their support, others with a potential on all bins.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -21,18 +22,23 @@ from wtfarray._arrays.validation import (
     axis_index,
     check_shape,
     common_namespace,
+    one_of,
     positive_number,
     refuse_where,
     same_dtype,
 )
 from wtfarray._dispatch import smoothing_levels
 from wtfarray._transport.banded import BandedCost, geometry_of
-from wtfarray._transport.costs import check_cost, place_cost
+from wtfarray._transport.costs import check_cost, check_symmetric, place_cost
+from wtfarray._transport.debiased import solve_debiased
 from wtfarray._transport.feasibility import feasible_target
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.potential import potential_of_dual
 from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.solve import Solution, solve_transport
+from wtfarray._transport.symmetric import are_positive_definite
+
+NOT_A_BOUND = "the gap is an estimate, not a bound: exp(-C/eps) is not positive definite"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,11 @@ class Wasserstein:
     modes : sequence of int or of tuples of int, optional
         The transported modes, one entry for each cost; a tuple groups several modes under one dense
         cost, indexed in C order. The last ``len(costs)`` modes if None.
+    debias : bool
+        Whether to subtract the transport of X and of the model to themselves, which removes the
+        blur: the loss is then 0 at ``Y = X`` and positive elsewhere, if the kernels are positive
+        definite, as on grids with ``p <= 2``. Costs must be symmetric. Fits with
+        ``solver="envelope"`` only.
 
     Examples
     --------
@@ -67,14 +78,19 @@ class Wasserstein:
     Wasserstein(costs of 32, 32 points, eps=0.01, lam=10.0)
     >>> wtf.Wasserstein(wtf.point_cost(np.linspace(0, 1, 12)), eps=1e-2, modes=((1, 2),))
     Wasserstein(costs of 12 points, eps=0.01, lam=inf, modes=((1, 2),))
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(8), eps=0.05, lam=10.0, debias=True)
+    >>> value, gradient = wtf.wasserstein(np.eye(8), np.eye(8), loss)
+    >>> bool(value < 1e-9)
+    True
     """
 
     costs: tuple[Any, ...]
     eps: float
     lam: float = math.inf
     modes: tuple[tuple[int, ...], ...] | None = field(default=None)
-    labels: tuple[Axis, ...] = field(default=())
+    labels: tuple[Axis, ...] = field(default=(), init=False)
     """The labels of the bins of each cost, if it has any."""
+    debias: bool = False
 
     def __init__(
         self,
@@ -82,6 +98,8 @@ class Wasserstein:
         eps: float,
         lam: float = math.inf,
         modes: Sequence[int | Sequence[int]] | None = None,
+        *,
+        debias: bool = False,
     ) -> None:
         matrices = tuple(costs) if isinstance(costs, (list, tuple)) else (costs,)
         if not matrices:
@@ -103,12 +121,18 @@ class Wasserstein:
         object.__setattr__(self, "lam", positive_number("lam", lam, infinite=True))
         object.__setattr__(self, "modes", groups)
         object.__setattr__(self, "labels", tuple(axis for _, axis in labelled))
+        one_of("debias", debias, (False, True))
+        object.__setattr__(self, "debias", bool(debias))
+        if debias:
+            for k, cost in enumerate(matrices):
+                check_symmetric(f"costs[{k}]", cost)
 
     def __repr__(self) -> str:
-        """Sizes of the costs, eps, lam and modes."""
+        """Sizes of the costs, eps, lam, modes and whether the loss is debiased."""
         sizes = ", ".join(str(cost.shape[0]) for cost in self.costs)
         modes = "" if self.modes is None else f", modes={self.modes}"
-        return f"Wasserstein(costs of {sizes} points, eps={self.eps}, lam={self.lam}{modes})"
+        rest = modes + ", debias=True" * self.debias
+        return f"Wasserstein(costs of {sizes} points, eps={self.eps}, lam={self.lam}{rest})"
 
     def bind(self, X: Array, /, mask: Array | None = None) -> TransportProblem:
         """
@@ -158,6 +182,11 @@ class Wasserstein:
             )
             raise ValueError(msg)
         return missing
+
+    @cached_property
+    def gap_is_bound(self) -> bool:
+        """Whether duality gaps are proven: for the debiased loss, if kernels are definite."""
+        return not self.debias or are_positive_definite(self.costs, self.eps)
 
     def mean_cost(self) -> float:
         """The mean of the finite costs, summed over the transported modes."""
@@ -247,7 +276,23 @@ class Wasserstein:
         if tol is None:
             tol = 1e-6 if Y.dtype == array_namespace(Y).float64 else 1e-4
         levels = smoothing_levels(self.mean_cost(), self.eps)
-        return solve_transport(problem, Y, levels, tol=tol, max_iter=max_iter, potential=potential)
+        solver = self._solve_debiased if self.debias else solve_transport
+        return solver(problem, Y, levels, tol=tol, max_iter=max_iter, potential=potential)
+
+    def _solve_debiased(
+        self, problem: TransportProblem, Y: Array, levels: tuple[float, ...], **options: Any
+    ) -> Solution:
+        """As `solve_debiased`; where the gap is a bound, so is 0."""
+        solution = solve_debiased(problem, Y, levels, **options)
+        if not self.gap_is_bound:
+            return replace(solution, message=f"{solution.message}; {NOT_A_BOUND}")
+        xp = array_namespace(Y)
+        bounds = solution.bounds
+        values = xp.maximum(bounds.values, xp.zeros_like(bounds.values))
+        gaps = xp.maximum(bounds.gaps - (values - bounds.values), xp.zeros_like(values))
+        return replace(
+            solution, bounds=bounds._replace(values=values, gaps=gaps), gap=float(xp.sum(gaps))
+        )
 
     def conjugate(self, X: Array, U: Array, /) -> tuple[Array, Array]:
         """
@@ -277,6 +322,7 @@ class Wasserstein:
         (3,)
         """
         xp = common_namespace(X=X, U=U)
+        refuse_debiased(self, "the conjugate")
         bound = self.bind(X)
         u = same_dtype("U", as_potential("U", U, tuple(X.shape), xp), "X", bound.data)
         refuse_where(u >= self.lam, "U", u, f"values below lam = {self.lam}")
@@ -295,3 +341,13 @@ def _labelled_cost(name: str, cost: Array) -> tuple[Array, Axis]:
         return matrix, Axis()
     check_labels(name, axes[1], 1, axes[0], "its first mode")
     return matrix, axes[0]
+
+
+def refuse_debiased(loss: object, method: str) -> None:
+    """Refuse a debiased loss for a method that needs the conjugate in closed form."""
+    if isinstance(loss, Wasserstein) and loss.debias:
+        msg = (
+            f"loss has debias=True, for which {method} has no closed form: expected debias=False, "
+            "or a fit with solver='envelope'"
+        )
+        raise ValueError(msg)

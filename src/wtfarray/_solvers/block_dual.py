@@ -23,6 +23,7 @@ from wtfarray._arrays.validation import (
     same_dtype,
 )
 from wtfarray._losses.protocol import BoundLoss, ConjugateLoss
+from wtfarray._losses.wasserstein import refuse_debiased
 from wtfarray._models.entropy import (
     Constraint,
     check_constraint,
@@ -279,6 +280,7 @@ def _bind(
 ) -> tuple[BoundLoss, tuple[int, ...], tuple[Array, ...]]:
     """Bind the loss to the data and permute the factors to the order of its stack."""
     instance_of("loss", loss, ConjugateLoss, "Wasserstein, Frobenius or KullbackLeibler")
+    refuse_debiased(loss, "the dual of a block")
     common_namespace(X=X, **{f"factors[{k}]": factor for k, factor in enumerate(factors)})
     bound = loss.bind(X)
     if isinstance(bound, TransportProblem):

@@ -14,6 +14,14 @@ from wtfarray._models.entropy import xlogx
 from wtfarray._transport.anderson import Secants, new_secants, without
 from wtfarray._transport.banded import axis_kernel
 from wtfarray._transport.compiled_step import CompiledKernel
+from wtfarray._transport.debiased import (
+    PLAIN_SHARE,
+    SYMMETRIC_SHARE,
+    DebiasedBounds,
+    arriving,
+    debiased_bounds,
+    shifted_model,
+)
 from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.potential import dual_product
@@ -25,9 +33,14 @@ from wtfarray._transport.sinkhorn import (
     memory_for,
     sinkhorn_step,
 )
+from wtfarray._transport.symmetric import self_transport, solve_symmetric
 
 MEMORY = 8
 """Number of secants per sample."""
+MAX_ROUNDS = 8
+"""Largest number of alternations between the plain and the symmetric problem."""
+TIGHTENING = 0.1
+"""Factor on the tolerance of the plain problem from one of these rounds to the next."""
 
 
 def compiled_problem(
@@ -114,3 +127,46 @@ def _gap_at(
     gap = jnp.sum(problem.gap(allowed, point.marginal.q, Y))
     floor = jnp.sum(problem.mass) * problem.kernel.eps
     return values, gap, tol * jnp.maximum(jnp.abs(jnp.sum(values)), floor)
+
+
+class Round(NamedTuple):
+    """State of the alternation between the plain and the symmetric problem."""
+
+    g: Array
+    p: Array
+    h: Array
+    """``g - p`` of the last round, from which q is found."""
+    tol: Array
+    """Relative gap of the plain problem, which is larger than the debiased loss."""
+    gap: Array
+    limit: Array
+    n: Array
+
+
+def solve_compiled_debiased(
+    problem: TransportProblem, g: Array, Y: Array, tol: Array, max_iter: Array
+) -> DebiasedBounds:
+    """As `solve_debiased`, in one loop; stops when the relative gap is at most ``tol``."""
+    kernel, lam = problem.kernel, problem.lam
+    problem.reachable  # noqa: B018  fill the cache now: arrays must not outlive the loop's trace
+    own = self_transport(kernel, problem.data)
+    floor = jnp.sum(problem.mass) * kernel.eps
+
+    def advance(state: Round) -> Round:
+        q = arriving(Y, state.h, lam, problem.mass)
+        p = solve_symmetric(kernel, q, state.p, SYMMETRIC_SHARE * tol * floor).p
+        g, _ = solve_compiled(problem, state.g, shifted_model(Y, p, lam), state.tol, max_iter)
+        bounds = debiased_bounds(problem, own, g, Y, p).bounds
+        limit = tol * jnp.maximum(jnp.abs(jnp.sum(bounds.values)), floor)
+        gap = jnp.sum(bounds.gaps)
+        return Round(g, p, g - p, TIGHTENING * state.tol, gap, limit, state.n + 1)
+
+    def unfinished(state: Round) -> Array:
+        return (state.n == 0) | ((state.gap > state.limit) & (state.n < MAX_ROUNDS))
+
+    never = jnp.asarray(math.inf, dtype=g.dtype)
+    zero = jnp.zeros_like(Y)
+    none = jnp.zeros_like(never)
+    first = Round(g, zero, zero, PLAIN_SHARE * tol, never, none, jnp.asarray(0))
+    last = lax.while_loop(unfinished, advance, first)
+    return debiased_bounds(problem, own, last.g, Y, last.p)

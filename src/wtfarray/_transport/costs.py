@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_floating,
@@ -244,6 +245,19 @@ def _check_banded(name: str, cost: BandedCost) -> BandedCost:
     steps = as_floating(name, cost.steps, xp)
     refuse_where(~(xp.isfinite(steps) & (steps >= 0)), name, steps, "finite non-negative numbers")
     return BandedCost(steps, bins)
+
+
+def check_symmetric(name: str, cost: Any) -> None:
+    """Refuse a cost that is not symmetric, up to rounding; a banded one is."""
+    if isinstance(cost, BandedCost):
+        return
+    xp = array_namespace(cost)
+    finite = xp.isfinite(cost) & xp.isfinite(cost.mT)
+    size = xp.maximum(xp.where(finite, cost, 0.0), xp.where(finite, cost.mT, 0.0))
+    difference = xp.abs(xp.where(finite, cost, 0.0) - xp.where(finite, cost.mT, 0.0))
+    wrong = difference > 64.0 * float(xp.finfo(cost.dtype).eps) * size
+    wrong = wrong | (xp.isfinite(cost) != xp.isfinite(cost.mT))
+    refuse_where(wrong, name, cost, "a symmetric matrix for debias=True")
 
 
 def place_cost(name: str, cost: Any, xp: Namespace, like: Array) -> Any:

@@ -41,6 +41,8 @@ class Solution:
     converged: bool
     message: str
     n_iter: int
+    gradient_X: Array | None = None  # noqa: N815
+    """The gradient in X, of the debiased loss."""
 
     @property
     def values(self) -> Array:

@@ -157,6 +157,7 @@ def command() -> None:
     default=10.0,
     help="Cost per unit of mass that is created or destroyed; inf: balanced.",
 )
+@click.option("--debias", is_flag=True, help="Without the blur of the smoothing: see the docs.")
 @click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
 @click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
 @click.option("--tol", type=float, default=1e-6, help=TOL_HELP)
@@ -211,6 +212,7 @@ def fit(
     seed: int,
     max_iter: int,
     *,
+    debias: bool,
     normalise: bool,
     quiet: bool,
     **options: Any,
@@ -226,7 +228,7 @@ def fit(
     X = _data.on_grid(_data.read_array(data, key, grid, gaps=missing is not None), grid)
     mask = _data.observed(X, missing)
     X = _data.normalised(X, mask) if normalise else X
-    chosen = _loss(loss, X.shape, grid, cost, eps, lam)
+    chosen = _loss(loss, X.shape, grid, cost, eps, lam, debias=debias)
     converted = _data.to_backend(X, backend, device, dtype)
     options |= {
         "axes": _data.read_axes(data, X.shape),
@@ -295,10 +297,11 @@ def _loss(
     cost: Path | None,
     eps: float,
     lam: float,
+    **options: Any,
 ) -> wtf.Loss:
     if name != "wasserstein":
         context = click.get_current_context()
-        for option in ("cost", "eps", "lam"):
+        for option in ("cost", "eps", "lam", *options):
             if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
                 msg = f"--{option} was given with --loss {name}: expected --loss wasserstein"
                 raise ValueError(msg)
@@ -307,9 +310,10 @@ def _loss(
         msg = f"the data have shape {shape}: expected samples and at least one more mode"
         raise ValueError(msg)
     if cost is None:
-        return wtf.Wasserstein(wtf.grid_cost(*(grid or shape[1:])), eps, lam)
+        return wtf.Wasserstein(wtf.grid_cost(*(grid or shape[1:])), eps, lam, **options)
     matrix = _data.read_array(cost, None, None)
-    return wtf.Wasserstein(matrix, eps, lam, modes=(tuple(range(1, len(shape))),))
+    modes = (tuple(range(1, len(shape))),)
+    return wtf.Wasserstein(matrix, eps, lam, modes=modes, **options)
 
 
 def _how_to_continue(checkpoint: Path | None, solver: str, out: Path) -> str:

@@ -69,6 +69,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         cost: Cost = "sqeuclidean",
         eps: float = 5e-2,
         lam: float = 10.0,
+        debias: bool = False,
         rho_coefs: float = 1e-2,
         rho_atoms: float = 1e-3,
         init: str | None = None,
@@ -81,6 +82,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.cost = cost
         self.eps = eps
         self.lam = lam
+        self.debias = debias
         self.rho_coefs = rho_coefs
         self.rho_atoms = rho_atoms
         self.init = init
@@ -165,7 +167,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _fit_from_scratch(self, samples: Samples) -> None:
         self._sample_shape = tuple(samples.data.shape[1:])
         self._grid_shape = self._grid(self._sample_shape)
-        self.loss_ = transport_loss(self.cost, self.eps, self.lam, self._grid_shape, samples)
+        self.loss_ = transport_loss(
+            self.cost, self.eps, self.lam, self._grid_shape, samples, debias=self.debias
+        )
         spec = self._problem(samples)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         result = fit_all(
@@ -376,9 +380,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             # The excess is homogeneous: weights can be applied to the masses.
             X, Y = (Z * spread(samples.weights, Z) for Z in (X, Y))
         mask = None if samples.mask is None else self._on_grid(samples.mask)
-        bound = self.loss_.bind(X, mask)
-        least = xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0])
-        return max(float(wasserstein(X, Y, self.loss_, mask=mask).value + least), 0.0)
+        excess = wasserstein(X, Y, self.loss_, mask=mask).value
+        if not self.loss_.debias:  # whose minimum is 0
+            bound = self.loss_.bind(X, mask)
+            excess = excess + xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0])
+        return max(float(excess), 0.0)
 
     def _on_grid(self, X: Array) -> Array:
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -48,7 +49,13 @@ def grid_of(n_features: int, cost: Cost, grid_shape: int | Sequence[int] | None)
 
 
 def transport_loss(
-    cost: Cost, eps: float, lam: float, grid: tuple[int, ...], samples: Samples
+    cost: Cost,
+    eps: float,
+    lam: float,
+    grid: tuple[int, ...],
+    samples: Samples,
+    *,
+    debias: bool = False,
 ) -> Wasserstein:
     """The loss for samples on a grid, with the cost scaled to mean one."""
     modes: tuple[tuple[int, ...], ...] | None = None
@@ -62,13 +69,13 @@ def transport_loss(
             expected = ", ".join(repr(name) for name in (*POWERS, *METRICS))
             msg = f"cost is {cost!r}: expected one of {expected}, a matrix or a list of matrices"
             raise ValueError(msg)
-        return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam)
+        return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam, debias=debias)
     if not isinstance(cost, (list, tuple)):
         cost, modes = (cost,), (tuple(range(1, len(grid) + 1)),)
     elif len(cost) != len(grid):
         msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one per axis of {grid}"
         raise ValueError(msg)
-    given = Wasserstein(cost, eps, lam, modes)
+    given = Wasserstein(cost, eps, lam, modes, debias=debias)
     scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
     costs = [map_cost(lambda numbers: numbers / scale, matrix) for matrix in given.costs]
-    return Wasserstein(costs, eps, lam, modes)
+    return replace(given, costs=tuple(costs))

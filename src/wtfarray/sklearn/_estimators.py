@@ -47,6 +47,9 @@ class WassersteinNMF(WassersteinDecomposition):
     lam : float, default 10
         Creating or destroying mass costs about ``lam`` per unit. Positive, typically from 1
         (distant mass is not transported) to 100; ``inf`` is balanced transport.
+    debias : bool, default False
+        Whether to remove the blur of the smoothing, so that components are as sharp as the data;
+        see `wtfarray.Wasserstein`.
     rho_coefs : float, default 1e-2
         Weight of the entropy of the coefficients of a sample, positive; typically from 1e-4 (few
         components per sample) to 0.1 (even coefficients).
@@ -101,6 +104,7 @@ class WassersteinNMF(WassersteinDecomposition):
         grid_shape: int | Sequence[int] | None = None,
         eps: float = 5e-2,
         lam: float = 10.0,
+        debias: bool = False,
         rho_coefs: float = 1e-2,
         rho_atoms: float = 1e-3,
         init: str | None = None,
@@ -114,6 +118,7 @@ class WassersteinNMF(WassersteinDecomposition):
             cost=cost,
             eps=eps,
             lam=lam,
+            debias=debias,
             rho_coefs=rho_coefs,
             rho_atoms=rho_atoms,
             init=init,
@@ -144,7 +149,7 @@ class WassersteinCP(WassersteinDecomposition):
         A name: as for `WassersteinNMF`. A list: one matrix
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
-    eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`.
 
     Attributes
@@ -187,7 +192,7 @@ class WassersteinTucker(WassersteinDecomposition):
         mode. A single number is used for all of them, limited to the size of the mode.
     cost
         As for `WassersteinCP`.
-    eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`, but ``lam`` must be finite.
 
     Attributes
