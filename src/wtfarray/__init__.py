@@ -3,7 +3,8 @@
 from wtfarray._arrays.axes import Axis
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import FitState, Record
-from wtfarray._fit.rank_scan import RankRecord, RankScan, rank_scan
+from wtfarray._fit.rank_records import RankRecord, RankScan
+from wtfarray._fit.rank_scan import rank_scan
 from wtfarray._fit.result import Factorisation, load
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler

@@ -7,13 +7,14 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from array_api_compat import array_namespace
+from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, checked_axes
@@ -34,7 +35,9 @@ from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import wants_to_stop
 from wtfarray._fit.matching import matched_cosine
 from wtfarray._fit.progress_bar import ProgressBar
+from wtfarray._fit.rank_choice import core_consistency
 from wtfarray._fit.rank_growth import grow
+from wtfarray._fit.rank_records import Rank, RankRecord, RankScan
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, is_sampled
 from wtfarray._losses.labels import check_cost_labels
@@ -45,8 +48,6 @@ from wtfarray._losses.value import wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray._models.models import atoms_of
-
-Rank = int | tuple[int, ...]
 
 
 class ScanOptions(TypedDict, total=False):
@@ -60,60 +61,6 @@ class ScanOptions(TypedDict, total=False):
     batch: int | None
 
 
-@dataclass(frozen=True)
-class RankRecord:
-    """The results of a scan for one rank."""
-
-    rank: Rank
-    objective: float
-    """Objective of the best fit to all samples."""
-    gap: float
-    """Its duality gap."""
-    loss: float
-    """Its mean loss per sample, without entropies, above the minimum over all models."""
-    held_out: float | None
-    """The same for samples that were left out and projected; None without such samples."""
-    held_out_error: float | None
-    """Standard error of ``held_out`` over the folds; None for a single fold."""
-    stability: float | None
-    """Mean cosine of matched atoms over all pairs of seeds; None for a single seed."""
-    converged: bool
-    """Whether all fits of this rank converged."""
-    seconds: float
-    """Time for this rank."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RankScan:
-    """The result of `rank_scan`; iterates over its records."""
-
-    model: Kind
-    records: list[RankRecord]
-    """One for each rank, smallest rank first."""
-    fits: list[Factorisation]
-    """The best fit to all samples for each rank."""
-
-    def __iter__(self) -> Iterator[RankRecord]:
-        """The records, smallest rank first."""
-        return iter(self.records)
-
-    def __repr__(self) -> str:
-        """A table; an arrow marks the smallest loss of left-out samples."""
-        head = (
-            f"{'rank':<12}{'objective':>12}{'loss':>11}{'held out':>11}{'stability':>11}{'time':>9}"
-        )
-        known = [r.held_out for r in self.records if r.held_out is not None]
-        least = min(known, default=None)
-        lines = [f"<rank scan of {self.model}, loss per sample above its minimum>", head]
-        for r in self.records:
-            line = f"{str(r.rank).strip('()'):<12}{r.objective:>12.6g}{r.loss:>11.4g}"
-            line += f"{_formatted(r.held_out, '.4g'):>11}{_formatted(r.stability, '.3f'):>11}"
-            line += f"{r.seconds:>8.1f}s"
-            line += " <- least held out" if r.held_out is not None and r.held_out == least else ""
-            lines.append(line if r.converged else f"{line} (not all fits converged)")
-        return "\n".join(lines)
-
-
 def rank_scan(
     X: Array,
     /,
@@ -123,6 +70,7 @@ def rank_scan(
     model: Kind = "nmf",
     n_seeds: int = 3,
     held_out: float | None = 0.2,
+    held_out_entries: float | None = None,
     rng: int | np.random.Generator | None = 0,
     axes: Sequence[Axis | str | None] | None = None,
     callback: Callable[[RankRecord], object] | None = None,
@@ -153,6 +101,9 @@ def rank_scan(
         A fraction below one: leave out this fraction of the samples, once. An integer: the number
         of folds, each of which is left out in turn. None: leave out no samples; required if the
         loss transports the first mode.
+    held_out_entries : float or None
+        A fraction below one: also leave out a block of this fraction of the entries of every
+        sample, and compute their loss. It needs a loss that supports a mask.
     rng : int or numpy.random.Generator
         Seed of the initialisations and of the choice of left-out samples.
     axes : sequence of Axis, str or None
@@ -164,13 +115,12 @@ def rank_scan(
     mask : array of bool, optional
         True where X was observed, as for `cp`.
     **options
-        ``rho``, ``constraints``, ``solver``, ``tol`` (default 1e-4 here), ``max_iter`` and
-        ``batch``, as for `cp`.
+        ``rho``, ``constraints``, ``solver``, ``tol``, ``max_iter`` and ``batch``, as for `cp`.
 
     Returns
     -------
     RankScan
-        Records and fits of the completed ranks. Ctrl-C ends the scan early.
+        Records and fits of the completed ranks, and a suggested rank. Ctrl-C ends the scan early.
 
     Examples
     --------
@@ -181,14 +131,15 @@ def rank_scan(
     >>> X = np.exp(-((np.arange(16) - centre) ** 2))
     >>> X /= X.sum(axis=1, keepdims=True)
     >>> loss = wtf.Wasserstein(wtf.grid_cost(16), eps=0.02, lam=10.0)
-    >>> scan = wtf.rank_scan(X, [1, 2], loss, n_seeds=2)
-    >>> [record.rank for record in scan], scan.fits[1].factors[1].shape
-    ([1, 2], (16, 2))
+    >>> scan = wtf.rank_scan(X, [1, 2, 3], loss, n_seeds=2)
+    >>> scan.suggested, scan.fits[1].factors[1].shape
+    (2, (16, 2))
     >>> scan.records[1].held_out < 0.1 * scan.records[0].held_out
     True
     """
-    named = ("model", "n_seeds", "held_out", "rng", "axes", "callback", "progress", "mask")
-    known_options("rank_scan", options, [*named, *ScanOptions.__annotations__])
+    named = ["model", "n_seeds", "held_out", "held_out_entries", "rng", "axes", "callback"]
+    named += ["progress", "mask", *ScanOptions.__annotations__]
+    known_options("rank_scan", options, named)
     (X, found), (mask, _) = without_labels("X", X), without_labels("mask", mask)
     xp = common_namespace(X=X)
     mask = as_mask("mask", mask, X)
@@ -204,7 +155,14 @@ def rank_scan(
     streams = generator.spawn(positive_integer("n_seeds", n_seeds) + len(folds))
     whole = [_Chain(X, mask, stream) for stream in streams[: len(streams) - len(folds)]]
     parts = [_Chain(X, mask, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
-    scan = RankScan(model, [], [])
+    if held_out_entries is not None:
+        streams += generator.spawn(1)
+        blocks = _blocks(tuple(X.shape), held_out_entries, streams[-1])
+        parts.append(_Chain.without_entries(X, mask, streams[-1], blocks))
+    unstructured = None
+    if order[0] == 1:
+        unstructured = _unstructured(loss, X, mask, sampled=sampled)
+    scan = RankScan(model, [], [], unstructured)
     with (
         ProgressBar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
         warnings.catch_warnings(record=True) as caught,
@@ -256,7 +214,23 @@ class _Chain:
                     )
                     raise ValueError(msg)
         self.last: Factorisation | None = None
+        self.entries: Array | None = None
         self._rng = rng
+
+    @classmethod
+    def without_entries(
+        cls, X: Array, mask: Array | None, rng: np.random.Generator, blocks: NDArray[np.bool_]
+    ) -> _Chain:
+        """Fits to all samples, without the entries of the blocks."""
+        xp = array_namespace(X)
+        entries = xp.asarray(blocks, device=device_of(X))
+        chain = cls(X, ~entries if mask is None else mask & ~entries, rng)
+        chain.entries = entries if mask is None else mask & entries
+        for part in (chain.mask, chain.entries):
+            if not bool(xp.any(observed(X, part) > 0)):
+                msg = "held_out_entries leaves a part of X that is zero everywhere: expected less"
+                raise ValueError(msg)
+        return chain
 
     def fit_next(self, model: Kind, rank: Rank, loss: Loss, options: ScanOptions) -> Factorisation:
         """Fit the next rank."""
@@ -268,13 +242,7 @@ class _Chain:
                 init = grow(self.last, self.X, ranks, self._rng, self.mask)
         fit: Any = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
         found: Factorisation = fit(
-            self.X,
-            rank,
-            loss,
-            init=init,
-            rng=self._rng,
-            mask=self.mask,
-            **{"tol": 1e-4, **options},
+            self.X, rank, loss, init=init, rng=self._rng, mask=self.mask, **options
         )
         self.last = found
         return found
@@ -303,7 +271,8 @@ def _fit_rank(
         converged = converged and fits[-1].converged
     fits = fits[: len(whole)]
     best = min(fits, key=lambda fit: fit.objective)
-    held_out = [_held_out_loss(chain, loss) for chain in parts]
+    held_out = [_held_out_loss(chain, loss) for chain in parts if chain.left_out is not None]
+    entries = [_entries_loss(chain, loss) for chain in parts if chain.entries is not None]
     modes = range(1 if sampled else 0, len(best.factors))
     pairs = [matched_cosine(a, b, modes) for a, b in itertools.combinations(fits, 2)]
     record = RankRecord(
@@ -314,10 +283,36 @@ def _fit_rank(
         held_out=statistics.fmean(held_out) if held_out else None,
         held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
+        held_out_entries=entries[0] if entries else None,
+        core_consistency=_core_consistency(best, whole[0], loss) if model == "cp" else None,
         converged=converged,
         seconds=time.perf_counter() - begin,
     )
     return record, best
+
+
+def _core_consistency(fit: Factorisation, chain: _Chain, loss: Loss) -> float | None:
+    """The core consistency of a CP model, for the data as the loss blurs them."""
+    X = chain.X
+    if chain.mask is not None:  # missing entries are those of the model
+        X = array_namespace(X).where(chain.mask, X, fit.to_tensor())
+    if isinstance(loss, ConjugateLoss):
+        # The model of smallest loss: X itself, blurred by the kernel of a Wasserstein loss.
+        X = loss.conjugate(X, array_namespace(X).zeros_like(X))[1]
+    return core_consistency(X, fit.factors, fit.weights)
+
+
+def _unstructured(loss: Loss, X: Array, mask: Array | None, *, sampled: bool) -> float | None:
+    """The loss per sample of a model in which every sample is constant, or all of X."""
+    xp = array_namespace(X)
+    seen = observed(xp.ones_like(X), mask)
+    axes = tuple(range(int(sampled), X.ndim))
+    counts = xp.sum(seen, axis=axes, keepdims=True)
+    mean = xp.sum(X, axis=axes, keepdims=True) / xp.where(counts > 0, counts, 1.0)
+    try:
+        return _excess(loss, X, seen * mean, mask)
+    except ValueError:  # no transport to constant samples, where some costs are infinite
+        return None
 
 
 def _standard_error(values: list[float]) -> float:
@@ -336,6 +331,33 @@ def _held_out_loss(chain: _Chain, loss: Loss) -> float:
     atoms = atoms_of(fit.factors, fit.core, fit.weights)
     model = xp.matmul(projected.factors[0], atoms.mT)
     return _excess(loss, X, xp.reshape(model, tuple(X.shape)), chain.left_out_mask)
+
+
+def _entries_loss(chain: _Chain, loss: Loss) -> float:
+    """The loss of the left-out entries of a chain, in the model of its last fit."""
+    assert chain.last is not None
+    X = observed(chain.X, chain.entries)
+    return _excess(loss, X, chain.last.to_tensor(), chain.entries)
+
+
+def _blocks(
+    shape: tuple[int, ...], fraction: object, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """True in one block of every sample, which has about this fraction of its entries."""
+    share = positive_number("held_out_entries", fraction)
+    if share >= 1 or math.prod(shape[1:]) < 2:
+        msg = (
+            f"held_out_entries is {fraction} of samples of shape {shape[1:]}: expected a fraction "
+            f"below one, of several entries"
+        )
+        raise ValueError(msg)
+    edges = [max(1, round(n * share ** (1 / (len(shape) - 1)))) for n in shape[1:]]
+    found = np.zeros(shape, dtype=bool)
+    for i in range(shape[0]):
+        starts = [int(rng.integers(n - m + 1)) for n, m in zip(shape[1:], edges, strict=True)]
+        box = tuple(slice(s, s + m) for s, m in zip(starts, edges, strict=True))
+        found[i][box] = True
+    return found
 
 
 def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None) -> float:
@@ -404,7 +426,3 @@ def _folds(
         )
         raise ValueError(msg)
     return [order[:count]]
-
-
-def _formatted(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -9,7 +9,7 @@ import numpy as np
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.validation import instance_of
-from wtfarray._fit.rank_scan import RankScan
+from wtfarray._fit.rank_records import RankScan
 from wtfarray._fit.result import Factorisation
 from wtfarray.plot._drawing import COLOURS, HEAT, STYLES, colour_bar, legend_above, new_axes, tidy
 
@@ -130,6 +130,8 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
     """
     Plot a rank scan: loss of fitted and of left-out samples, and stability of the atoms.
 
+    A grey bar marks the suggested rank.
+
     Parameters
     ----------
     scan : RankScan
@@ -182,6 +184,9 @@ def rank_scan(scan: RankScan, /, *, ax: Axes | None = None) -> Axes:
         right.set_ylabel("stability: cosine of matched atoms", color=green)
         right.tick_params(axis="y", labelcolor=green)
         right.spines["top"].set_visible(False)
+    if scan.suggested is not None:
+        suggested = [r.rank for r in scan.records].index(scan.suggested)
+        ax.axvline(suggested, color="0.6", linewidth=6, alpha=0.4, zorder=0)
     if all(r.loss > 0 and (r.held_out is None or r.held_out > 0) for r in scan.records):
         ax.set_yscale("log")
     legend_above(ax, lines, names)

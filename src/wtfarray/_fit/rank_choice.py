@@ -1,0 +1,87 @@
+"""Criteria for the choice of a rank: ratios of decreases of the loss, and core consistency."""
+
+from __future__ import annotations
+
+import itertools
+
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.typing import Array
+from wtfarray._models.tensor import mode_products
+
+LEAST_DECREASE = 3e-4
+"""Decreases below this share of the largest are not told apart: they may be rounding or noise."""
+LEAST_RATIO = 2.0
+"""No rank is suggested if the loss decreases more evenly than this."""
+
+
+def suggest_rank(
+    ranks: list[int], losses: list[float], unstructured: float | None
+) -> tuple[int, float] | None:
+    """
+    The rank with the largest ratio of decreases of the loss, and that ratio.
+
+    With ``D(r)`` the decrease of the loss per component up to rank r, the rank maximises ``D(r) /
+    D(r + 1)``: the eigenvalue ratio of Ahn and Horenstein (2013, Econometrica 81, 1203), with
+    losses in place of eigenvalues. A loss above that of a smaller rank is replaced by it: the
+    model of the larger rank contains the other, and its fit was not the best.
+
+    Parameters
+    ----------
+    ranks : list of int
+        Increasing.
+    losses : list of float
+        The loss of the fitted samples for each rank.
+    unstructured : float or None
+        The loss at rank 0, of samples that are constant; without it the smallest rank is not
+        considered.
+
+    Returns
+    -------
+    rank, ratio
+        None if no rank stands out, or if there are too few ranks: the largest cannot be judged.
+    """
+    if unstructured is not None:
+        ranks, losses = [0, *ranks], [unstructured, *losses]
+    losses = list(itertools.accumulate(losses, min))
+    decreases = [
+        (losses[k] - losses[k + 1]) / (ranks[k + 1] - ranks[k]) for k in range(len(ranks) - 1)
+    ]
+    if len(decreases) < 2 or not max(decreases) > 0:
+        return None
+    least = LEAST_DECREASE * max(decreases)
+    floored = [max(decrease, least) for decrease in decreases]
+    ratios = [floored[k] / floored[k + 1] for k in range(len(floored) - 1)]
+    best = max(range(len(ratios)), key=lambda k: ratios[k])
+    if ratios[best] < LEAST_RATIO:
+        return None
+    return ranks[best + 1], ratios[best]
+
+
+def core_consistency(data: Array, factors: list[Array], weights: Array | None) -> float | None:
+    """
+    The core consistency of a CP model, at most 100 (Bro and Kiers 2003, J. Chemometrics 17, 274).
+
+    The core of the Tucker model with the factors of the CP model, fitted by least squares, is
+    compared with the superdiagonal core of ones that CP assumes: ``100 (1 - |G - I|^2 / r)``.
+    None for matrices, whose factors are not unique.
+
+    Parameters
+    ----------
+    data : array (n_0, ..., n_{d-1})
+        What the model approximates.
+    factors : list of arrays (n_k, r)
+        The factors.
+    weights : array (r,) or None
+        The weights of the components.
+    """
+    xp = array_namespace(data)
+    modes, rank = len(factors), int(factors[0].shape[1])
+    if modes < 3:
+        return None
+    first = factors[0] if weights is None else factors[0] * weights
+    inverses = [xp.linalg.pinv(factor) for factor in (first, *factors[1:])]
+    core = mode_products(data, inverses, range(modes))
+    square = float(xp.sum(core**2.0))
+    corners = sum(float(core[(r,) * modes]) for r in range(rank))
+    return 100.0 * (1.0 - (square - 2.0 * corners + rank) / rank)
