@@ -4,6 +4,7 @@ from array_api_compat import device as device_of
 from array_api_compat import is_numpy_array
 
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import common_namespace
 
@@ -55,7 +56,7 @@ def observed(array: Array, mask: Array | None) -> Array:
     return xp.where(mask, array, xp.zeros_like(array))
 
 
-def filled_with_means(X: Array, mask: Array) -> Array:
+def filled_with_means(X: Array, mask: Array, sums: Sums = ALONE) -> Array:
     """
     Data with the missing entries replaced: by the mean of the same entry in the other samples.
 
@@ -63,8 +64,8 @@ def filled_with_means(X: Array, mask: Array) -> Array:
     """
     xp = array_namespace(X)
     weights = xp.astype(mask, X.dtype)
-    counts = xp.sum(weights, axis=0, keepdims=True)
-    totals = xp.sum(observed(X, mask), axis=0, keepdims=True)
+    counts = sums.over(weights, 0)
+    totals = sums.over(observed(X, mask), 0)
     mean = xp.sum(totals) / xp.sum(counts)
     means = xp.where(counts > 0, totals / xp.where(counts > 0, counts, 1.0), mean)
     return xp.where(mask, X, means)

@@ -115,14 +115,27 @@ def _advice(name: str, array: Array) -> str:
     )
 
 
+def as_shard(name: str, array: Array, xp: Namespace) -> Array:
+    """As `as_data` for the samples of one process of several: none, or all zero, are allowed."""
+    if array.ndim > 0 and array.shape[0] == 0 and math.prod(array.shape[1:]) > 0:
+        return as_floating(name, array, xp)
+    return as_nonnegative(name, array, xp)
+
+
+def mass_range(array: Array) -> tuple[float, float]:
+    """The sums of data between which products neither underflow nor overflow."""
+    info = array_namespace(array).finfo(array.dtype)
+    return math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
+
+
 def as_data(name: str, array: Array, xp: Namespace) -> Array:
     """Return non-negative, finite floating data with at least one positive entry."""
     array = as_nonnegative(name, array, xp)
-    info, total = xp.finfo(array.dtype), float(xp.sum(array))
+    total = float(xp.sum(array))
     if total == 0.0 and not bool(xp.any(array > 0)):
         msg = f"{name} is zero everywhere: expected at least one positive entry"
         raise ValueError(msg)
-    least, most = math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
+    least, most = mass_range(array)
     if not least <= total <= most:
         # Products of such numbers would underflow or overflow.
         msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; rescale it"

@@ -82,6 +82,11 @@ class Checkpoint:
             digest.update(np.ascontiguousarray(to_host(array)).tobytes())
         self._identity = digest.hexdigest()
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a state to continue from."""
+        return self.path.exists()
+
     def write(
         self,
         progress: Progress,
@@ -128,7 +133,7 @@ class Checkpoint:
         levels : int
             Number of smoothing levels.
         """
-        if not self.path.exists():
+        if not self.exists:
             return None
         with reading("checkpoint", self.path, "a file written by a fit") as archive:
             identity = get(archive.header, "identity", str)

@@ -49,7 +49,7 @@ def first_start(
     coarse = coarser(spec) if options.has_named_start and options.solver == "envelope" else None
     if coarse is None:
         return start_on_grid(spec, options.init, rng)
-    if options.checkpoint is not None and options.checkpoint.path.exists():
+    if options.checkpoint is not None and options.checkpoint.exists:
         # The checkpoint replaces the solution on the coarse grid.
         return Start(start_on_grid(spec, options.init, rng).blocks, (1.0,))
     coarse_problem = coarse.problem(options.batch)
@@ -128,7 +128,8 @@ def coarser(spec: Specification) -> Specification | None:
     if mask is not None:
         X = observed(X, mask)
         axes = tuple(k for k in range(X.ndim) if k in modes)
-        if bool(xp.any(xp.sum(X, axis=axes) < 0.5 * xp.sum(spec.X, axis=axes))):
+        lost = xp.sum(X, axis=axes) < 0.5 * xp.sum(spec.X, axis=axes)
+        if spec.shards.sums.any(bool(xp.any(lost))):
             return None
     shapes = [
         (rows // 2, *rest) if k in modes else (rows, *rest)

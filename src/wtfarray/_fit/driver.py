@@ -64,7 +64,7 @@ class FitSolution:
 def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator) -> FitSolution:
     """Fit from one initialisation."""
     with ProgressBar(spec.kind, visible=options.progress) as bar:
-        journal = Journal(options.callback, bar)
+        journal = Journal(options.callback, bar, spec.shards)
         problem = spec.problem(options.batch)
         start = first_start(spec, problem, options, rng, journal)
         check_mass(spec, problem, start.blocks, rng)
@@ -90,18 +90,23 @@ def check_mass(
         if isinstance(term, TransportTerm | SparseTensorTerm | DebiasedTerm)
     ]
     balanced = [term for term in transport if term.problem.conserves_mass]
-    others = list(blocks)
+    others, shards = list(blocks), spec.shards
     if balanced or len(spec.free) < len(blocks):
-        drawn = random_blocks(spec.shapes, rng.spawn(1)[0], spec.X)
+        drawn = random_blocks(spec.shapes, rng.spawn(1)[0], spec.X, shards)
         for k in spec.free:
-            others[k] = feasible(drawn[k], spec.constraints[k])
-    if len(spec.free) < len(blocks):
-        for term in transport:
-            _refuse_empty_samples(term.problem, problem.tensor(others))
-    for term in balanced:
-        for some in (blocks, others):  # the mass must not depend on the choice of feasible blocks
-            found = per_sample(stack(term.problem, problem.tensor(some)))
-            refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}")
+            others[k] = feasible(drawn[k], spec.constraints[k], shards.block_sums(k))
+
+    def check() -> None:
+        if len(spec.free) < len(blocks):
+            for term in transport:
+                _refuse_empty_samples(term.problem, problem.tensor(others))
+        for term in balanced:
+            # The mass must not depend on the choice of feasible blocks.
+            for some in (blocks, others):
+                found = per_sample(stack(term.problem, problem.tensor(some)))
+                refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}")
+
+    shards.sums.agree(check)
 
 
 def _refuse_empty_samples(problem: TransportProblem, model: Array) -> None:
@@ -252,12 +257,13 @@ def certify(
     """Certify the objective and assemble the solution."""
     problem.set_level(1.0)
     try:
+        journal.of_all(problem.evaluations)
         value = problem.certify(blocks, 0.5 * CERTIFIED_GAP)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
         value = problem.certify(blocks, math.inf, 1)
     scale = max(abs(value.value), problem.scale)
-    below = journal.certify(value, problem.evaluations, 1e-12 * scale)
+    below = journal.certify(value, journal.of_all(problem.evaluations), 1e-12 * scale)
     if below > CERTIFIED_GAP * scale and reason.is_optimal:
         reason = StopReason.UNSOLVED  # the steps were accepted on inaccurate values
     certified = value.gap <= CERTIFIED_GAP * scale
@@ -295,10 +301,15 @@ def _advice_on_mass(spec: Specification) -> str:
         return ""
     mass = to_host(per_sample(spec.X))
     mass = mass[mass > 0]
+    sums = spec.shards.sums
+    heaviest = sums.largest(mass.max(initial=0.0))
+    lightest = 1.0 / sums.largest((1.0 / mass).max(initial=0.0))
+    if not sums.shared:
+        lightest = mass.min()
     low, high = USUAL_MASS
-    if low <= mass.min() and mass.max() <= high:
+    if low <= lightest and heaviest <= high:
         return ""
     return (
-        f"; samples of X have masses from {mass.min():.3g} to {mass.max():.3g}: consider dividing "
+        f"; samples of X have masses from {lightest:.3g} to {heaviest:.3g}: consider dividing "
         "each sample by its sum"
     )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-import numpy as np
-
-from wtfarray._arrays.axes import checked_axes
+from wtfarray._arrays.axes import Axis, checked_axes
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, Weights, specify
+from wtfarray._fit.team import Interrupts, shared_generator, team_of
 from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.protocol import Loss
 
@@ -95,6 +96,10 @@ def cp(
         axes : sequence of Axis, str or None
             Labels of the modes of X, one entry per mode: an `Axis`, a name, or None for the labels
             of a DataFrame or DataArray. They stay with the result.
+        comm : Communicator
+            A team of processes that share the samples, of `wtfarray.distributed`. Each process
+            passes its own samples, and gets its own rows of the first factor; everything else is
+            the same on all of them. All other arguments have to be the same.
 
     Returns
     -------
@@ -198,6 +203,28 @@ def _fit(
 ) -> Factorisation:
     known = list(FitOptions.__annotations__)
     known_options(kind, given, [*known, "weights"] if kind == "cp" else known)
+    comm, interrupts = team_of(given.get("comm")), Interrupts()
+    if comm is None:
+        best = _run(kind, X, rank, loss, weights, given)
+    else:
+        with interrupts.held(), failing_together(comm):
+            best = _run(kind, X, rank, loss, weights, given, comm, interrupts)
+    if not best.converged and (comm is None or comm.rank == 0):
+        warnings.warn(f"{kind}: {best.message}", stacklevel=3)
+    return best
+
+
+def _run(
+    kind: Kind,
+    X: Array,
+    rank: int | Sequence[int],
+    loss: Loss,
+    weights: Weights,
+    given: FitOptions,
+    comm: Communicator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Factorisation:
+    """Check the arguments and fit."""
     X, found = without_labels("X", X)
     spec = specify(
         kind,
@@ -210,16 +237,26 @@ def _fit(
         fixed=given.get("fixed", ()),
         sample_weight=without_labels("sample_weight", given.get("sample_weight"))[0],
         mask=without_labels("mask", given.get("mask"))[0],
+        comm=comm,
+        interrupted=interrupted,
     )
-    axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
-    check_cost_labels(loss, axes)
+
+    def check() -> tuple[tuple[Axis, ...], int]:
+        axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
+        check_cost_labels(loss, axes)
+        return axes, _starts(given)
+
+    sums = spec.shards.sums
+    axes, starts = sums.agree(check)
     options = solver_options(spec, given)
+    rng = shared_generator(given.get("rng"), sums)
+    return replace(Factorisation.of(best_of(starts, spec, options, rng)), axes=axes)
+
+
+def _starts(given: FitOptions) -> int:
+    """The number of initialisations."""
     starts = positive_integer("n_init", given.get("n_init", 1))
-    if starts > 1 and options.checkpoint is not None:
+    if starts > 1 and given.get("checkpoint") is not None:
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
-    rng = np.random.default_rng(given.get("rng"))
-    best = replace(Factorisation.of(best_of(starts, spec, options, rng)), axes=axes)
-    if not best.converged:
-        warnings.warn(f"{kind}: {best.message}", stacklevel=3)
-    return best
+    return starts

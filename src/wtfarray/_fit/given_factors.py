@@ -12,6 +12,7 @@ from array_api_compat import device as device_of
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_nonnegative,
+    as_shard,
     check_shape,
     common_namespace,
     follow,
@@ -25,8 +26,15 @@ def given_blocks(spec: Specification, init: Any) -> list[Array]:
     """
     The blocks given as ``init``: factors, ``(weights, factors)`` or ``(core, factors)``.
 
-    A fit and TensorLy's CPTensor and TuckerTensor unpack as such pairs.
+    A fit and TensorLy's CPTensor and TuckerTensor unpack as such pairs. If several processes share
+    the samples, each gives its own rows of the first factor.
     """
+    blocks, last, learned = spec.shards.sums.agree(lambda: _checked(spec, init))
+    return _normalised(spec, blocks, last, learned=learned)
+
+
+def _checked(spec: Specification, init: Any) -> tuple[list[Array], Array, bool]:
+    """The factors, the core or weights, and whether these are a block of their own."""
     head, factors = None, init
     if isinstance(init, Sequence) and len(init) == 2 and isinstance(init[1], Sequence):
         head, factors = init
@@ -50,7 +58,7 @@ def given_blocks(spec: Specification, init: Any) -> list[Array]:
         xp = array_namespace(spec.X)
         last = xp.ones(shape, dtype=spec.X.dtype, device=device_of(spec.X))
         last = last / math.prod(shape) if learned else last
-    return _normalised(spec, blocks, last, learned=learned)
+    return blocks, last, learned
 
 
 def _normalised(
@@ -68,7 +76,7 @@ def _normalised(
         axes = constrained_axes(spec.constraints[k], 2)
         if k not in spec.free or k in carriers or axes is None:
             continue
-        scale = xp.sum(factor, axis=axes, keepdims=True)
+        scale = spec.shards.block_sums(k).over(factor, axes)
         factors[k] = factor / xp.where(scale > 0, scale, 1.0)
         along = k if spec.kind == "tucker" else 0
         last = last * xp.reshape(scale, (-1,) + (1,) * (last.ndim - along - 1))
@@ -84,4 +92,4 @@ def _block(spec: Specification, name: str, array: Array, shape: tuple[int, ...])
     common_namespace(**{name: array})
     array = follow(name, array, xp, spec.X.dtype, device_of(spec.X))
     check_shape(name, array, shape)
-    return as_nonnegative(name, array, xp)
+    return (as_shard if spec.shards.shared else as_nonnegative)(name, array, xp)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._losses.term import TermValue
@@ -47,7 +48,15 @@ class FitState:
 class Journal:
     """The history of one fit, its progress bar and the callback of the user."""
 
-    def __init__(self, callback: Callable[[FitState], object] | None, bar: ProgressBar) -> None:
+    def __init__(
+        self,
+        callback: Callable[[FitState], object] | None,
+        bar: ProgressBar,
+        shards: Shards = WHOLE,
+    ) -> None:
+        self._shards = shards
+        self._asks = shards.sums.any(callback is not None)
+        """Whether this or another process has a callback."""
         self.records: list[Record] = []
         self.n_iter = 0
         self.latest: Callable[[], list[Array]] = list
@@ -80,17 +89,51 @@ class Journal:
         evaluations: int,
         blocks: Callable[[], list[Array]],
     ) -> bool:
-        """Record a step; True if the callback ends the fit."""
+        """
+        Record a step; True if the callback ends the fit.
+
+        If several processes share the samples, the callback of any of them ends the fit of all, and
+        an interrupt of any of them is raised in all.
+        """
         self.n_iter += 1
         self.latest = blocks
         self.objective, self.level = objective, level
+        evaluations = self.of_all(evaluations)
         if level == 1.0:
             self._record(objective, gap, evaluations)
         self._bar.step(objective, gap)
-        if self._callback is None:
+        if not self._asks:
             return False
         state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, blocks)
-        return wants_to_stop(self._callback(state))
+        return self._answer(state)
+
+    def _answer(self, state: FitState) -> bool:
+        """Whether a callback ends the fit; one that is interrupted interrupts all processes."""
+        stops = interrupted = False
+        try:
+            stops = self._callback is not None and wants_to_stop(self._callback(state))
+        except KeyboardInterrupt:
+            if not self._shards.shared:
+                raise
+            interrupted = True
+        stopped, interrupts = self._shards.sums.numbers(float(stops), float(interrupted))
+        if interrupts:
+            raise KeyboardInterrupt
+        return stopped > 0
+
+    def of_all(self, evaluations: int) -> int:
+        """
+        The number of evaluations, averaged over the samples of all processes.
+
+        In the same message, an interrupt of one process is raised in all.
+        """
+        if not self._shards.shared:
+            return evaluations
+        here, interrupted = self._shards.counts[self._shards.rank], self._shards.interrupted()
+        total, interrupts = self._shards.sums.numbers(evaluations * here, interrupted)
+        if interrupts:
+            raise KeyboardInterrupt
+        return math.ceil(total / sum(self._shards.counts))
 
     def certify(self, value: TermValue, evaluations: int, noise: float) -> float:
         """

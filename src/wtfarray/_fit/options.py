@@ -10,6 +10,8 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
@@ -17,7 +19,8 @@ from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
 from wtfarray._fit.specification import Specification
-from wtfarray._losses.protocol import ConjugateLoss, Loss
+from wtfarray._fit.team import check_same, loss_identity, seed_identity
+from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray._transport.banded import numbers_of
@@ -42,6 +45,7 @@ class FitOptions(TypedDict, total=False):
     progress: bool
     checkpoint: str | PathLike[str] | None
     axes: Sequence[Axis | str | None] | None
+    comm: Communicator | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,7 +68,27 @@ class SolverOptions:
 
 
 def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
-    """Check the options that concern the solver."""
+    """Check the options that concern the solver; several processes have to give the same."""
+    sums, init = spec.shards.sums, given.get("init")
+    blocks: list[Array] = []
+    named = init is None or isinstance(init, str)
+    if not named and (sums.shared or given.get("checkpoint") is not None):
+        blocks = given_blocks(spec, init)
+    names = ("n_init", "solver", "tol", "max_iter", "batch")
+    check_same(
+        sums,
+        {
+            **{name: given.get(name) for name in names},
+            "rng": seed_identity(given.get("rng")),
+            "checkpoint": str(given.get("checkpoint")),
+            "init": b"".join(to_host(b).tobytes() for b in blocks[1:]) if blocks else init,
+        },
+    )
+    return sums.agree(lambda: _checked_options(spec, given, blocks))
+
+
+def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]) -> SolverOptions:
+    """The options, for initial blocks that were given, if the checkpoint needs them."""
     init, solver = given.get("init"), given.get("solver", "envelope")
     one_of("solver", solver, ("envelope", "dual"))
     if isinstance(init, str):
@@ -78,7 +102,10 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
     callback, checkpoint = given.get("callback"), None
     check_function("callback", callback)
     if path is not None:
-        checkpoint = _checkpoint(path, spec, init, given.get("rng"))
+        if spec.shards.shared:
+            msg = "checkpoint was given with comm: expected one or the other"
+            raise ValueError(msg)
+        checkpoint = _checkpoint(path, spec, init, blocks, given.get("rng"))
     return SolverOptions(
         init=init,
         solver=solver,
@@ -86,7 +113,7 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
         max_iter=positive_integer("max_iter", given.get("max_iter", 300)),
         batch=None if batch is None else positive_integer("batch", batch),
         callback=callback,
-        progress=given.get("progress", False),
+        progress=given.get("progress", False) and spec.shards.sums.leads,
         checkpoint=checkpoint,
     )
 
@@ -94,7 +121,9 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
 def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
     """Refuse options that block coordinate descent does not support."""
     unsupported = None
-    if checkpoint is not None:
+    if spec.shards.shared:
+        unsupported = "a fit of several processes, comm"
+    elif checkpoint is not None:
         unsupported = "a checkpoint"
     elif len(spec.losses) > 1:
         unsupported = "a sum of losses"
@@ -108,7 +137,11 @@ def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
 
 
 def _checkpoint(
-    path: str | PathLike[str], spec: Specification, init: object, rng: object
+    path: str | PathLike[str],
+    spec: Specification,
+    init: object,
+    blocks: list[Array],
+    rng: object,
 ) -> Checkpoint:
     """The checkpoint of this fit, identified by everything that its result depends on."""
     arrays = [spec.X]
@@ -119,26 +152,9 @@ def _checkpoint(
     if spec.mask is not None:
         arrays.append(array_namespace(spec.X).astype(spec.mask, spec.X.dtype))
     named = init is None or isinstance(init, str)
-    if not named:
-        arrays += given_blocks(spec, init)
+    arrays += blocks
     arguments = (
         *(spec.kind, spec.model, spec.shapes, spec.rho, spec.constraints, spec.free),
-        *(tuple(map(_loss_identity, spec.losses)), init if named else "given", _seed(rng)),
+        *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
     )
     return Checkpoint(path, arrays, arguments)
-
-
-def _loss_identity(loss: Loss) -> str:
-    """A representation of a loss that is the same in another process."""
-    kind = type(loss)
-    if kind.__repr__ is not object.__repr__:
-        return repr(loss)
-    fields = sorted(getattr(loss, "__dict__", {}).items())
-    return f"{kind.__module__}.{kind.__qualname__}({fields!r})"  # the default holds an address
-
-
-def _seed(rng: object) -> object:
-    """A representation of the seed that can be compared, None if there is no seed."""
-    if isinstance(rng, np.random.Generator):
-        return repr(rng.bit_generator.state)
-    return None if rng is None else repr(np.asarray(rng).tolist())

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
+    as_shard,
     axis_index,
     check_shape,
     common_namespace,
     follow,
     instance_of,
+    mass_range,
     one_of,
     positive_integer,
     positive_number,
 )
+from wtfarray._fit.team import check_same, counts_of, loss_content, refuse_total
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
@@ -52,6 +58,8 @@ class Specification:
     sample_weight: Array | None
     mask: Array | None = None
     """Bool, in the shape of X: True where it was observed, 0 elsewhere; None if everywhere."""
+    shards: Shards = WHOLE
+    """Which samples other processes hold; X and the first shape are those of this process."""
 
     @property
     def modes(self) -> int:
@@ -67,12 +75,13 @@ class Specification:
         """The problem for a solver, which processes ``batch`` samples at once."""
         return FactorisationProblem(
             model=self.model,
-            terms=terms_of(self.losses, self.X, self.sample_weight, batch, self.mask),
+            terms=terms_of(self.losses, self.X, self.sample_weight, batch, self.mask, self.shards),
             rho=self.rho,
             constraints=self.constraints,
             free=self.free,
             shape=tuple(self.X.shape),
             mask=self.mask,
+            shards=self.shards,
         )
 
 
@@ -88,16 +97,88 @@ def specify(
     fixed: Sequence[int],
     sample_weight: Array | None,
     mask: Array | None = None,
+    comm: Communicator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
-    xp = common_namespace(X=X)
-    mask = as_mask("mask", mask, X)
-    X = as_data("X", observed(X, mask), xp)
-    instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+    sums = Sums(comm)
+
+    def check() -> tuple[Array, Array | None, Array | None]:
+        xp = common_namespace(X=X)
+        seen = as_mask("mask", mask, X)
+        data = (as_data if comm is None else as_shard)("X", observed(X, seen), xp)
+        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+        sizes = _mode_sizes(kind, tuple(data.shape))
+        _ranks(kind, rank, len(sizes))
+        if comm is not None and not is_sampled(loss, tuple(data.shape)):
+            msg = (
+                "comm was given, but the loss transports the first mode of X: expected a loss "
+                "that transports other modes, so that every process has samples of its own"
+            )
+            raise ValueError(msg)
+        return data, _sample_weight(sample_weight, data, shared=sums.shared), seen
+
+    X, sample_weight, mask = sums.agree(check)
+    if sums.any(mask is not None) and mask is None:
+        mask = X >= 0  # all of this part was observed, but not of the others
+    arguments = (kind, X, rank, loss, rho, constraints, weights, fixed, sample_weight, mask)
+    if comm is None:
+        return _specified(*arguments, WHOLE)
+    same = {"rank": rank, "rho": rho, "constraints": constraints, "weights": weights}
+    check_same(sums, {"The model": kind, **same, "fixed": fixed})
+    shards = _shards(comm, X, loss, sample_weight, interrupted)
+    try:
+        return _specified(*arguments, shards)
+    except Exception as error:  # noqa: BLE001 -- the same on every rank, as the arguments are
+        raise AgreedError(error) from None
+
+
+def _shards(
+    comm: Communicator,
+    X: Array,
+    loss: Loss,
+    sample_weight: Array | None,
+    interrupted: Callable[[], bool],
+) -> Shards:
+    """The samples of all processes, whose data have to fit together."""
+    xp, sums = array_namespace(X), Sums(comm)
+    check_same(
+        sums,
+        {
+            "The shape of a sample of X": tuple(X.shape[1:]),
+            "The dtype of X": str(X.dtype).rpartition(".")[2],
+            "loss": loss_content(loss),
+            "sample_weight (None or not)": sample_weight is None,
+        },
+    )
+    shards = Shards(sums, counts_of(X.shape[0], comm), interrupted)
+    totals = [float(xp.sum(X)), 0.0 if sample_weight is None else float(xp.sum(sample_weight))]
+    mass, weight = sums.numbers(*totals)
+    refuse_total("X", mass, *mass_range(X))
+    if sample_weight is not None:
+        refuse_total("sample_weight", weight, *mass_range(X))
+    return shards
+
+
+def _specified(
+    kind: Kind,
+    X: Array,
+    rank: int | Sequence[int],
+    loss: Loss,
+    rho: float | Sequence[float],
+    constraints: Sequence[Constraint] | None,
+    weights: Weights,
+    fixed: Sequence[int],
+    sample_weight: Array | None,
+    mask: Array | None,
+    shards: Shards,
+) -> Specification:
+    """The problem for checked data."""
+    xp = array_namespace(X)
     sizes = _mode_sizes(kind, tuple(X.shape))
     ranks = _ranks(kind, rank, len(sizes))
     sampled = is_sampled(loss, tuple(X.shape))
-    unit = sampled and _has_unit_samples(X, mask)
+    unit = sampled and shards.sums.all(_has_unit_samples(X, mask))
     chosen = _constraints(
         kind, constraints, len(sizes), sampled=sampled, unit=unit, complete=mask is None
     )
@@ -120,7 +201,7 @@ def specify(
                 "mass would be the sum of the weights: expected a factor whose constraint is None"
             )
             raise ValueError(msg)
-        mass = float(xp.sum(X))
+        (mass,) = shards.sums.numbers(float(xp.sum(X)))
         scale = mass if learned else mass / ranks[0] if weights == "fixed" else 1.0
         model = CPModel(len(sizes), learned, scale)
         if learned:
@@ -142,8 +223,9 @@ def specify(
         constraints=chosen,
         rho=_rho(rho, len(sizes), len(shapes)),
         free=tuple(k for k in range(len(shapes)) if k not in fixed_modes),
-        sample_weight=_sample_weight(sample_weight, X),
+        sample_weight=sample_weight,
         mask=mask,
+        shards=shards,
     )
 
 
@@ -221,11 +303,11 @@ def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, 
     return numbers + numbers[-1:] * (blocks - len(numbers))
 
 
-def _sample_weight(sample_weight: Array | None, X: Array) -> Array | None:
+def _sample_weight(sample_weight: Array | None, X: Array, *, shared: bool) -> Array | None:
     if sample_weight is None:
         return None
     xp = array_namespace(X)
     common_namespace(sample_weight=sample_weight)
     weights = follow("sample_weight", sample_weight, xp, X.dtype, device_of(X))
     check_shape("sample_weight", weights, (X.shape[0],))
-    return as_data("sample_weight", weights, xp)
+    return (as_shard if shared else as_data)("sample_weight", weights, xp)

@@ -11,7 +11,10 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import filled_with_means, observed
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import ALONE, Sums, like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels
 from wtfarray._fit.given_factors import given_blocks
@@ -41,13 +44,10 @@ class Start:
 
 def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
     """Initial blocks on the grid of the data, by a named method or as given."""
-    X = spec.X
+    X, shards = spec.X, spec.shards
     xp = array_namespace(X)
     if init is None:
-        share = float(xp.mean(xp.astype(X > 0, X.dtype)))
-        if spec.mask is not None:
-            share /= float(xp.mean(xp.astype(spec.mask, X.dtype)))
-        init = default_start(share)
+        init = default_start(_positive_share(spec))
     coarsest = max(
         (
             coarsest_level(loss.mean_cost(), loss.eps)
@@ -58,43 +58,71 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
     )
     if not isinstance(init, str):
         blocks = [
-            feasible(b, c) if k in spec.free else b
+            feasible(b, c, shards.block_sums(k)) if k in spec.free else b
             for k, (b, c) in enumerate(zip(given_blocks(spec, init), spec.constraints, strict=True))
         ]
         return Start(blocks, fit_levels(None, coarsest))
-    blocks = random_blocks(spec.shapes, rng, X)
+    blocks = random_blocks(spec.shapes, rng, X, shards)
     if init == "nnsvd":
-        complete = X if spec.mask is None else filled_with_means(X, spec.mask)
+        complete = X if spec.mask is None else filled_with_means(X, spec.mask, shards.sums)
         matrix = xp.reshape(complete, tuple(shape[0] for shape in spec.shapes[: spec.modes]))
         for k in range(spec.modes):
-            blocks[k] = svd_factor(matrix, k, spec.shapes[k][1], rng)
-    blocks = [feasible(b, c) for b, c in zip(blocks, spec.constraints, strict=True)]
+            blocks[k] = svd_factor(matrix, k, spec.shapes[k][1], rng, shards)
+    blocks = [
+        feasible(b, c, shards.block_sums(k))
+        for k, (b, c) in enumerate(zip(blocks, spec.constraints, strict=True))
+    ]
     carriers = [k for k in spec.free if spec.constraints[k] is None]
-    blocks = scale_to_mass(spec.model, X, blocks, carriers, spec.mask)
+    blocks = scale_to_mass(spec.model, X, blocks, carriers, spec.mask, shards.sums)
     if init == "kl":
-        blocks = kl_steps(spec.model, X, blocks, spec.constraints, spec.free, mask=spec.mask)
+        blocks = kl_steps(
+            spec.model, X, blocks, spec.constraints, spec.free, mask=spec.mask, shards=shards
+        )
     return Start(blocks, fit_levels(init, coarsest))
 
 
+def _positive_share(spec: Specification) -> float:
+    """The share of positive entries among the observed ones."""
+    X, mask, sums = spec.X, spec.mask, spec.shards.sums
+    xp = array_namespace(X)
+    if sums.shared:
+        seen = math.prod(X.shape) if mask is None else float(xp.sum(xp.astype(mask, X.dtype)))
+        positive, entries = sums.numbers(float(xp.sum(xp.astype(X > 0, X.dtype))), seen)
+        return positive / entries
+    share = float(xp.mean(xp.astype(X > 0, X.dtype)))
+    if mask is not None:
+        share /= float(xp.mean(xp.astype(mask, X.dtype)))
+    return share
+
+
 def random_blocks(
-    shapes: Sequence[tuple[int, ...]], rng: np.random.Generator, like: Array
+    shapes: Sequence[tuple[int, ...]],
+    rng: np.random.Generator,
+    data: Array,
+    shards: Shards = WHOLE,
 ) -> list[Array]:
     """Uniform random blocks, drawn by NumPy: a seed gives the same blocks on every library."""
-    xp = array_namespace(like)
+    xp = array_namespace(data)
     return [
-        xp.asarray(rng.uniform(0.05, 1.0, shape), dtype=like.dtype, device=device_of(like))
-        for shape in shapes
+        xp.asarray(
+            shards.uniform(rng, 0.05, 1.0, shape, k), dtype=data.dtype, device=device_of(data)
+        )
+        for k, shape in enumerate(shapes)
     ]
 
 
-def feasible(block: Array, constraint: Constraint) -> Array:
-    """Raise small entries to the floor and normalise the block to satisfy its constraint."""
+def feasible(block: Array, constraint: Constraint, sums: Sums = ALONE) -> Array:
+    """
+    Raise small entries to the floor and normalise the block to satisfy its constraint.
+
+    ``sums`` are those over the rows of the block.
+    """
     xp = array_namespace(block)
     axes = constrained_axes(constraint, block.ndim)
     every = tuple(range(block.ndim))
-    mean = xp.mean(block, axis=every if axes is None else axes, keepdims=True)
+    mean = sums.mean(block, every if axes is None else axes)
     block = xp.maximum(block, FLOOR * xp.where(mean > 0, mean, 1.0))
-    return block if axes is None else block / xp.sum(block, axis=axes, keepdims=True)
+    return block if axes is None else block / sums.over(block, axes)
 
 
 def kl_steps(
@@ -105,6 +133,7 @@ def kl_steps(
     free: Sequence[int],
     steps: int = 20,
     mask: Array | None = None,
+    shards: Shards = WHOLE,
 ) -> list[Array]:
     """
     Multiplicative updates for ``KL(X | model)``, the limit in which no mass is transported.
@@ -122,12 +151,14 @@ def kl_steps(
         ones = xp.astype(xp.reshape(mask, shape), X.dtype)
     for _ in range(steps):
         for k in free:
+            # The rows of the first factor take part in the adjoints of all other blocks.
+            sums = ALONE if k == 0 else shards.sums
             ratio = data / xp.maximum(model.tensor(blocks), least)
-            block = blocks[k] * model.adjoints(ratio, blocks)[k]
+            block = blocks[k] * sums.array(model.adjoints(ratio, blocks)[k])
             if constraints[k] is None or mask is not None:
-                weight = model.adjoints(ones, blocks)[k]
+                weight = sums.array(model.adjoints(ones, blocks)[k])
                 block = block / xp.maximum(weight, least)
-            blocks[k] = feasible(block, constraints[k])
+            blocks[k] = feasible(block, constraints[k], shards.block_sums(k))
     return blocks
 
 
@@ -137,6 +168,7 @@ def scale_to_mass(
     blocks: Sequence[Array],
     carriers: Sequence[int],
     mask: Array | None = None,
+    sums: Sums = ALONE,
 ) -> list[Array]:
     """Scale one unconstrained block so that the model has the mass of the observed data."""
     blocks = list(blocks)
@@ -145,31 +177,38 @@ def scale_to_mass(
         tensor = model.tensor(blocks)
         if mask is not None:
             tensor = observed(tensor, xp.reshape(mask, tuple(tensor.shape)))
-        ratio = float(xp.sum(X)) / float(xp.sum(tensor))
-        blocks[carriers[0]] = blocks[carriers[0]] * ratio
+        mass, found = sums.numbers(float(xp.sum(X)), float(xp.sum(tensor)))
+        blocks[carriers[0]] = blocks[carriers[0]] * (mass / found)
     return blocks
 
 
-def svd_factor(X: Array, mode: int, rank: int, rng: np.random.Generator) -> Array:
+def svd_factor(
+    X: Array, mode: int, rank: int, rng: np.random.Generator, shards: Shards = WHOLE
+) -> Array:
     """
     A non-negative factor (n_mode, rank) from the leading singular vectors of an unfolding.
 
     NNDSVD (Boutsidis and Gallopoulos 2008): the larger of the positive and the negative part of
     each singular pair. The singular vectors come from a randomised range finder with one power
     iteration (Halko, Martinsson and Tropp 2011), without an SVD of the whole unfolding. If the
-    unfolding has fewer than ``rank`` singular vectors, the other columns are random.
+    unfolding has fewer than ``rank`` singular vectors, the other columns are random. If several
+    processes share the samples, each has some rows of the unfolding along the first mode, and some
+    columns of the others: products over what is shared are added.
     """
     xp = array_namespace(X)
     matrix = unfold(X, mode)
-    n, columns = matrix.shape
-    width = min(rank + 8, n, columns)
+    n, samples, features = matrix.shape[0], shards.total(X.shape[0]), math.prod(X.shape[1:])
+    rows, columns = (samples, features) if mode == 0 else (n, samples * features // n)
+    of_rows, of_columns = (shards.sums, ALONE) if mode == 0 else (ALONE, shards.sums)
+    width = min(rank + 8, rows, columns)
     kind = {"dtype": X.dtype, "device": device_of(X)}
-    sketch = xp.asarray(rng.standard_normal((n, width)), **kind)
+    sketch = xp.asarray(shards.normal(rng, (n, width), mode), **kind)
     for _ in range(2):
-        basis, _ = xp.linalg.qr(xp.matmul(matrix, xp.matmul(matrix.mT, sketch)))
+        image = of_rows.array(xp.matmul(matrix.mT, sketch))
+        basis = orthonormal(of_columns.array(xp.matmul(matrix, image)), of_rows)
         sketch = basis
-    small = xp.matmul(basis.mT, matrix)
-    values, vectors = xp.linalg.eigh(xp.matmul(small, small.mT))
+    small = of_rows.array(xp.matmul(basis.mT, matrix))
+    values, vectors = xp.linalg.eigh(of_columns.array(xp.matmul(small, small.mT)))
     order = list(range(width - 1, -1, -1))[:rank]
     left = xp.matmul(basis, vectors)
     right = xp.matmul(small.mT, vectors)
@@ -178,17 +217,43 @@ def svd_factor(X: Array, mode: int, rank: int, rng: np.random.Generator) -> Arra
     for j in order:
         if float(values[j]) <= floor:
             break
-        found.append(_larger_part(left[:, j], right[:, j]))
+        found.append(_larger_part(left[:, j], right[:, j], of_rows, of_columns))
     missing = rank - len(found)
     if missing:
-        noise = xp.asarray(rng.uniform(0.05, 1.0, (n, missing)) / math.sqrt(n), **kind)
+        drawn = shards.uniform(rng, 0.05, 1.0, (n, missing), mode) / math.sqrt(rows)
+        noise = xp.asarray(drawn, **kind)
         found += [noise[:, j] for j in range(missing)]
     return xp.stack(found, axis=1)
 
 
-def _larger_part(left: Array, right: Array) -> Array:
+def orthonormal(matrix: Array, sums: Sums = ALONE) -> Array:
+    """
+    An orthonormal basis of the columns of a matrix, whose rows several processes may share.
+
+    Each process factorises its own rows; a second factorisation, of their triangular factors, makes
+    the bases of all processes one (Demmel, Grigori, Hoemmen and Langou 2012).
+    """
+    xp = array_namespace(matrix)
+    if sums.comm is None:
+        return xp.linalg.qr(matrix)[0]
+    rank, width = sums.comm.rank, matrix.shape[1]
+    # Rows of zeros, because a process may have fewer than there are columns.
+    padding = xp.zeros((width, width), dtype=matrix.dtype, device=device_of(matrix))
+    own, triangle = xp.linalg.qr(xp.concat([matrix, padding]))
+    triangles = np.zeros((sums.comm.size, width, width))
+    triangles[rank] = to_host(triangle)
+    basis, _ = np.linalg.qr(sums.host(triangles).reshape(-1, width))
+    mine = basis[rank * width : (rank + 1) * width]
+    return xp.matmul(own[: matrix.shape[0], :], like(mine, matrix))
+
+
+def _larger_part(left: Array, right: Array, of_left: Sums, of_right: Sums) -> Array:
     xp = array_namespace(left)
+
+    def square(part: Array, sums: Sums) -> Array:
+        return sums.array(xp.sum(xp.maximum(part, 0.0) ** 2.0))
+
+    weight_plus = square(left, of_left) * square(right, of_right)
+    weight_minus = square(-left, of_left) * square(-right, of_right)
     plus, minus = xp.maximum(left, 0.0), xp.maximum(-left, 0.0)
-    weight_plus = xp.sum(plus**2.0) * xp.sum(xp.maximum(right, 0.0) ** 2.0)
-    weight_minus = xp.sum(minus**2.0) * xp.sum(xp.maximum(-right, 0.0) ** 2.0)
     return xp.where(weight_plus >= weight_minus, plus, minus)

@@ -32,7 +32,10 @@ class Frobenius:
 
     def bind(self, X: Array, /) -> BoundFrobenius:
         """Check the data and bind the loss to them."""
-        X = as_data("X", X, common_namespace(X=X))
+        return self.bind_checked(as_data("X", X, common_namespace(X=X)))
+
+    def bind_checked(self, X: Array) -> BoundFrobenius:
+        """As `bind`, for data that were checked, or the part of them that this process holds."""
         return BoundFrobenius(X, tuple(range(X.ndim)))
 
     def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:

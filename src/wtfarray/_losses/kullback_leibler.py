@@ -39,7 +39,10 @@ class KullbackLeibler:
 
     def bind(self, X: Array, /) -> BoundKullbackLeibler:
         """Check the data and bind the loss to them."""
-        X = as_data("X", X, common_namespace(X=X))
+        return self.bind_checked(as_data("X", X, common_namespace(X=X)))
+
+    def bind_checked(self, X: Array) -> BoundKullbackLeibler:
+        """As `bind`, for data that were checked, or the part of them that this process holds."""
         return BoundKullbackLeibler(X, tuple(range(X.ndim)))
 
     def value_and_gradient(self, X: Array, Y: Array, /) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.debiased_term import DebiasedTerm
 from wtfarray._losses.exact_term import ExactTerm, checked_loss
@@ -19,6 +20,7 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.feasibility import refuse_unreachable
 from wtfarray._transport.inner_solver import has_distant_bins
+from wtfarray._transport.problem import TransportProblem
 
 
 def terms_of(
@@ -27,13 +29,15 @@ def terms_of(
     sample_weight: Array | None,
     batch: int | None,
     mask: Array | None = None,
+    shards: Shards = WHOLE,
 ) -> list[Term]:
     """
     One term per loss, bound to the data; ``sample_weight`` is (n_0,) or None.
 
-    Where the mask is False, X is 0, and so are the models that a term will be given.
+    Where the mask is False, X is 0, and so are the models that a term will be given. ``shards``
+    says which samples other processes hold; the same kind of term serves all of them.
     """
-    return [_term(loss, X, sample_weight, batch, mask) for loss in losses]
+    return [_term(loss, X, sample_weight, batch, mask, shards) for loss in losses]
 
 
 def bound_loss(loss: ConjugateLoss, X: Array, mask: Array | None) -> BoundLoss:
@@ -42,21 +46,34 @@ def bound_loss(loss: ConjugateLoss, X: Array, mask: Array | None) -> BoundLoss:
 
 
 def _term(
-    loss: Loss, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
+    loss: Loss,
+    X: Array,
+    sample_weight: Array | None,
+    batch: int | None,
+    mask: Array | None,
+    shards: Shards,
 ) -> Term:
     if isinstance(loss, Wasserstein):
-        plain = _transport_term(loss, X, sample_weight, batch, mask)
+        plain = _transport_term(loss, X, sample_weight, batch, mask, shards)
         weights = plain.weights if isinstance(plain, TransportTerm) else None
         return DebiasedTerm(plain, weights) if loss.debias else plain
     if isinstance(loss, Frobenius | KullbackLeibler):
-        bound = loss.bind(X)
+        bound = loss.bind_checked(X)
         return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)
-    value_and_gradient = checked_loss(loss, X, weighted=sample_weight is not None, mask=mask)
+    weighted = sample_weight is not None or shards.shared
+    value_and_gradient = shards.sums.agree(
+        lambda: checked_loss(loss, X, weighted=weighted, mask=mask)
+    )
     return ExactTerm(X, value_and_gradient, sample_weight)
 
 
 def _transport_term(
-    loss: Wasserstein, X: Array, sample_weight: Array | None, batch: int | None, mask: Array | None
+    loss: Wasserstein,
+    X: Array,
+    sample_weight: Array | None,
+    batch: int | None,
+    mask: Array | None,
+    shards: Shards,
 ) -> TransportTerm | SparseTensorTerm | SparseSamplesTerm:
     """
     Sparse data are solved on their support, others with a potential on all bins.
@@ -64,23 +81,32 @@ def _transport_term(
     If bins are missing, always the latter: a solve on the support takes a model of 0 for a very
     small one, to which mass may still be transported.
     """
-    problem, shape = loss.bind(X, mask), tuple(X.shape)
-    refuse_unreachable(problem)
-    plain = sample_weight is None and problem.missing is None
-    if plain and not has_distant_bins(problem) and is_sparse_tensor(problem):
+
+    def bound() -> TransportProblem:
+        problem = loss.bind_checked(X, mask)
+        refuse_unreachable(problem)
+        return problem
+
+    sums = shards.sums
+    problem, shape = sums.agree(bound), tuple(X.shape)
+    plain = sample_weight is None and sums.all(problem.missing is None)
+    alone = plain and not sums.shared
+    if alone and not has_distant_bins(problem) and is_sparse_tensor(problem):
         return SparseTensorTerm(problem, shape)
-    if plain and batch is None and has_sparse_samples(problem):
-        return SparseSamplesTerm(problem, shape)
+    if plain and batch is None and has_sparse_samples(problem, sums):
+        return SparseSamplesTerm(problem, shape, sums)
     weights = None
     if sample_weight is not None:
         weights = _weights_of_samples(problem, sample_weight, X.shape[0])
-    return TransportTerm(problem, shape, weights, batch)
+    return TransportTerm(problem, shape, weights, batch, shards)
 
 
 def _weights_of_samples(bound: BoundLoss, sample_weight: Array, n: int) -> Array:
     """The weights of the samples of a stack, (N,), from those of the first mode, (n,)."""
     xp = array_namespace(sample_weight)
     samples = bound.data.shape[0]
+    if n == 0:
+        return sample_weight
     if bound.order[0] != 0 or samples % n != 0:
         msg = "sample_weight was given, but the first mode of X is transported: expected None"
         raise ValueError(msg)

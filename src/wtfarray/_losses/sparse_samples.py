@@ -17,6 +17,7 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_sample_supports
 from wtfarray._losses.term import TermValue, tightened
@@ -29,24 +30,29 @@ NEWTON_RADIUS = 2.0
 """Newton steps are taken in samples where ``|log(x / G 1)|`` is at most this."""
 
 
-def has_sparse_samples(problem: TransportProblem) -> bool:
+def has_sparse_samples(problem: TransportProblem, sums: Sums = ALONE) -> bool:
     """
     Whether a problem has many samples of few points each, semi-unbalanced along one mode.
 
     It also needs lam >= eps: zeros of Y are replaced by the smallest normal number, which would
     otherwise change the result.
     """
-    if problem.conserves_mass or len(problem.kernel.costs) != 1 or problem.data.shape[0] == 1:
+    if problem.conserves_mass or len(problem.kernel.costs) != 1:
+        return False
+    if problem.data.shape[0] == 1 and not sums.shared:
         return False
     if problem.lam < problem.kernel.eps or not problem.kernel.all_finite:
         return False
     points = (to_host(problem.data) > 0).sum(1)
+    if sums.shared and not sums.all(bool(points.any())):
+        return False  # a process has no points
+    samples, filled, total = sums.numbers(points.size, (points > 0).sum(), points.sum())
     return solves_on_sample_supports(
-        samples=points.size,
-        filled=int((points > 0).sum()),
-        points=int(points.sum()),
-        most_points=int(points.max()),
-        entries=math.prod(problem.data.shape),
+        samples=int(samples),
+        filled=int(filled),
+        points=int(total),
+        most_points=int(sums.largest(points.max(initial=0))),
+        entries=int(samples) * problem.data.shape[1],
     )
 
 
@@ -84,13 +90,17 @@ class SparseSamplesTerm:
     G^T)/eps``.
     """
 
-    def __init__(self, problem: TransportProblem, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, problem: TransportProblem, shape: tuple[int, ...], sums: Sums = ALONE
+    ) -> None:
+        self._sums = sums
         xp = array_namespace(problem.data)
         kind = {"dtype": problem.data.dtype, "device": device_of(problem.data)}
         self.problem = problem
         self.shape = shape
         self.evaluations = 0
-        self.scale = problem.kernel.eps * float(xp.sum(problem.mass))
+        (mass,) = sums.numbers(float(xp.sum(problem.mass)))
+        self.scale = problem.kernel.eps * mass
         data = to_host(problem.data)
         filled = np.flatnonzero((data > 0).any(1))
         points = np.argsort(data[filled] <= 0, axis=1, kind="stable")
@@ -100,6 +110,7 @@ class SparseSamplesTerm:
         self._log_x = xp.asarray(np.log(np.where(x > 0, x, 1.0)), **kind)
         self._real = self._x > 0
         self._mass = xp.sum(self._x, axis=1)
+        (self._total_mass,) = sums.numbers(float(xp.sum(self._mass)))
         self._cost = xp.asarray(
             to_host(geometry_of(problem.kernel.costs[0]).to_dense())[points], **kind
         )
@@ -145,7 +156,7 @@ class SparseSamplesTerm:
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Newton steps until the estimated error is below the tolerance."""
         xp = array_namespace(model)
-        Y, h, error, done = self._solve(model, tolerance, max_iter)
+        Y, h, error, _, done = self._solve(model, tolerance, max_iter)
         g = h * self._eps
         u = dual_of_potential(g, self.problem.lam, xp)
         filled_Y = xp.take(Y, self._filled, axis=0)
@@ -161,12 +172,16 @@ class SparseSamplesTerm:
 
         def attempt(error: float, iterations: int) -> tuple[TermValue, float, float, int]:
             before = self.evaluations
-            Y, h, found, _ = self._solve(model, error, iterations)
+            Y, h, _, found, _ = self._solve(model, error, iterations)
             filled_Y = xp.take(Y, self._filled, axis=0)
             values, gaps, u = self._filled_problem.bounds(h * self._eps, filled_Y)
-            gap = float(xp.sum(gaps))
-            result = self._value(Y, u, values, gap, gap, h * self._eps, converged=gap <= tolerance)
-            return result, gap, found, self.evaluations - before
+            here = float(xp.sum(gaps))
+            # The evaluations may differ between processes; all have to go on, or none.
+            gap, used, ranks = self._sums.numbers(here, self.evaluations - before, 1.0)
+            result = self._value(
+                Y, u, values, here, here, h * self._eps, converged=gap <= tolerance
+            )
+            return result, gap, found, math.ceil(used / ranks)
 
         return tightened(attempt, tolerance, max_iter)
 
@@ -186,15 +201,20 @@ class SparseSamplesTerm:
         lam = self.problem.lam
         total = per_sample(Y)
         empty = xp.sum(total) - xp.sum(xp.take(total, self._filled))
-        u = xp.take(xp.concat([u, xp.full_like(u[:1, :], lam)]), self._place, axis=0)
-        self.potential = xp.take(xp.concat([g, xp.zeros_like(g[:1, :])]), self._place, axis=0)
+        last = xp.full((1, u.shape[1]), lam, dtype=u.dtype, device=device_of(u))
+        u = xp.take(xp.concat([u, last]), self._place, axis=0)
+        self.potential = xp.take(xp.concat([g, xp.zeros_like(last)]), self._place, axis=0)
         value = float(xp.sum(values)) + lam * float(empty)
         return TermValue(value, error, gap, unstack(self.problem, u, self.shape), converged)
 
     def _solve(
         self, model: Array, tolerance: float, max_iter: int
-    ) -> tuple[Array, Array, float, bool]:
-        """The stacked model, log b of the filled samples, the error, and whether it converged."""
+    ) -> tuple[Array, Array, float, float, bool]:
+        """
+        The stacked model, log b of the filled samples, and the error, here and on all processes.
+
+        Also returns whether it converged.
+        """
         xp = array_namespace(model)
         Y = stack(self.problem, model)
         least = float(xp.finfo(Y.dtype).smallest_normal)
@@ -208,14 +228,15 @@ class SparseSamplesTerm:
             step = xp.where(near[:, None], self._newton(state, residual, k), plain)
             gain = inner(residual, step)
             sums = [xp.sum(xp.abs(gain)), xp.sum(xp.abs(residual))]
-            error, size = to_host(xp.stack(sums)).tolist()
-            error *= self._eps
-            done = error <= tolerance and size <= 0.1 * float(xp.sum(self._mass))
+            here, size = to_host(xp.stack(sums)).tolist()
+            here *= self._eps
+            error, size = self._sums.numbers(here, size)
+            done = error <= tolerance and size <= 0.1 * self._total_mass
             if done or n == max_iter:
                 break
             state = self._search(state, step, gain, plain, log_Y, k)
         self.state = state.log_a
-        return Y, (log_Y - state.log_s) * k, error, done
+        return Y, (log_Y - state.log_s) * k, here, error, done
 
     def _state(self, log_a: Array, log_Y: Array, k: float) -> _State:
         """The state at log a plus the optimal constant in each sample."""

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class TermValue:
-    """Value, gradient and error of ``Phi(X, Y)``."""
+    """Value, gradient and error of ``Phi(X, Y)``, of the samples of this process."""
 
     value: float
     """A lower bound of the loss."""
@@ -24,6 +24,7 @@ class TermValue:
     gradient: Array
     """In Y, of the shape of Y: the dual variable u."""
     converged: bool
+    """Whether the error of all samples is below the tolerance."""
 
 
 class Term(Protocol):

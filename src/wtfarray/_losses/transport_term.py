@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from array_api_compat import is_numpy_array
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import per_sample, slices_of, spread, stack, unstack
+from wtfarray._arrays.samples import per_sample, spread, stack, unstack
+from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
@@ -34,23 +36,37 @@ class TransportTerm:
         shape: tuple[int, ...],
         weights: Array | None = None,
         batch: int | None = None,
+        shards: Shards = WHOLE,
     ) -> None:
         self.problem = problem
         self.shape = shape
         self.weights = weights
+        self._shards = shards
         xp = array_namespace(problem.data)
         self.state = xp.zeros_like(problem.data)
-        self.scale = problem.kernel.eps * float(self._sum(problem.mass))
-        samples = problem.data.shape[0]
+        here, *bins = problem.data.shape
+        per_row = math.prod(shape[1:]) // math.prod(bins)
+        samples = shards.total(shape[0]) * per_row if shards.shared else here
         self._remembers = batch is None
         if batch is None:
             batch = batch_size(
                 samples,
-                math.prod(problem.data.shape),
+                samples * math.prod(bins),
                 max(axis.entries for axis in problem.kernel.axes),
                 in_cache=is_numpy_array(problem.data),
             )
-        self._slices = slices_of(samples, batch)
+        self._batches, self._batch_count = shards.batches(per_row, here, batch)
+        self._slices = [b.here for b in self._batches]
+        self._order = sorted(range(len(self._batches)), key=lambda k: self._batches[k].turn)
+        """The order in which the batches are solved."""
+        mass = float(self._sum(problem.mass)) if here else 0.0
+        if shards.shared:
+            masses = np.zeros(self._batch_count + 1)
+            for b in self._batches:
+                masses[b.index] = float(xp.sum(problem.mass[b.here]))
+            masses[-1] = mass
+            *self._masses, mass = shards.sums.host(masses).tolist()
+        self.scale = problem.kernel.eps * mass
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
         self._failures = [0] * len(self._slices)
@@ -73,7 +89,7 @@ class TransportTerm:
     def evaluations(self) -> int:
         """Evaluations of the inner problem, averaged over the samples."""
         samples: int = self.problem.data.shape[0]
-        return math.ceil(self._evaluations / samples)
+        return math.ceil(self._evaluations / max(1, samples))
 
     def count_evaluations(self, evaluations: int) -> None:
         """Add evaluations of all samples that were made elsewhere."""
@@ -105,7 +121,7 @@ class TransportTerm:
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
             weights = None if self.weights is None else self.weights[self._slices[k]]
-            solver = inner_solver(problem, state, weights)
+            solver = inner_solver(problem, state, weights, self._batches[k])
             if self._remembers:
                 self._solvers[k] = solver
         solver.g = state
@@ -116,14 +132,17 @@ class TransportTerm:
         """Solve the inner problem until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         Y = stack(self.problem, model)
-        self._positive = float(xp.min(Y)) > 0
-        if not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0))):
+        self._positive = self._slices == [] or float(xp.min(Y)) > 0
+        empty = not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0)))
+        if self._shards.sums.any(empty):
             # The loss of a sample whose model is empty is infinite; the state stays.
             return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()
-        share = tolerance / len(self._slices)
-        parts = [self._evaluate(k, Y[s, ...], share, max_iter) for k, s in enumerate(self._slices)]
-        return self._joined(parts)
+        share = tolerance / self._batch_count
+        parts = {
+            k: self._evaluate(k, Y[self._slices[k], ...], share, max_iter) for k in self._order
+        }
+        return self._joined([parts[k] for k in range(len(parts))])
 
     def _begin(self) -> None:
         """Check whether the state is still where the solvers ended."""
@@ -166,7 +185,7 @@ class TransportTerm:
         """Newton's method for batch k, for once or, after several failures, for good."""
         if isinstance(solver, Newton):
             return None
-        other = fallback_solver(solver.problem, solver.g, solver.sample_weights)
+        other = fallback_solver(solver)
         if other is not None:
             self._failures[k] += 1
             # The secants do not lead on from where the other solver ends.
@@ -177,11 +196,16 @@ class TransportTerm:
         self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
     ) -> tuple[Iterate, float, bool]:
         """The first iterate of a batch that meets the tolerance, or the last, and its error."""
-        mass = float(array_namespace(self.state).sum(self.problem.mass[self._slices[k]]))
+        sums = self._batches[k].sums
+        if sums.shared:
+            mass = self._masses[self._batches[k].index]
+        else:
+            mass = float(array_namespace(self.state).sum(self.problem.mass[self._slices[k]]))
         for n in itertools.count(1):
             point = next(points)
+            error, distance = sums.numbers(point.error, point.distance)
             # The estimate holds near the solution only, and is too small after a predicted step.
-            done = n > 1 and point.error <= tolerance and point.distance <= 0.1 * mass
+            done = n > 1 and error <= tolerance and distance <= 0.1 * mass
             if done or n == max_iter:
                 return point, point.error, done
             del point  # free its arrays before the next one is computed
@@ -191,24 +215,26 @@ class TransportTerm:
         """Solve the inner problem until its duality gap is below the tolerance."""
         Y = stack(self.problem, model)
         self._begin()
-        largest_weight = 1.0 if self.weights is None else max(1.0, float(self._largest_weight()))
-        share = tolerance / len(self._slices) / largest_weight
-        parts = []
-        for k, s in enumerate(self._slices):
-            solver, part = self._solver(k), Y[s, ...]
+        share = tolerance / self._batch_count / self._largest_weight()
+        parts: dict[int, _Part] = {}
+        for k in self._order:
+            solver, part = self._solver(k), Y[self._slices[k], ...]
             before = solver.evaluations
             g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
             values, gaps, u = solver.problem.bounds(g, part)
             evaluations = (solver.evaluations - before) * part.shape[0]
-            parts.append(_Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations))
-        joined = self._joined(parts)
+            parts[k] = _Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations)
+        joined = self._joined([parts[k] for k in range(len(parts))])
         self._latest = None  # the solvers are one step ahead of this g
         converged = joined.gap <= tolerance
         return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
 
     def _joined(self, parts: list[_Part]) -> TermValue:
-        """Combine the batches, and update the state."""
-        xp = array_namespace(parts[0].u)
+        """Combine the batches, and update the state; the sums are those over the samples here."""
+        xp = array_namespace(self.state)
+        if not parts:
+            empty = unstack(self.problem, self.state, self.shape)
+            return TermValue(0.0, 0.0, 0.0, empty, converged=True)
         one = len(parts) == 1
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
@@ -232,8 +258,13 @@ class TransportTerm:
             return xp.sum(values)
         return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
 
-    def _largest_weight(self) -> Array:
-        return array_namespace(self.weights).max(self.weights)
+    def _largest_weight(self) -> float:
+        """The largest weight of a sample, at least 1."""
+        if self.weights is None:
+            return 1.0
+        xp, sums = array_namespace(self.weights), self._shards.sums
+        here = float(xp.max(self.weights)) if self.weights.shape[0] else 0.0
+        return max(1.0, sums.largest(here))
 
 
 @dataclass(frozen=True, eq=False)

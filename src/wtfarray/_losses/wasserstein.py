@@ -151,8 +151,11 @@ class Wasserstein:
         TransportProblem
             The loss of these data, as a function of the potential.
         """
-        xp = common_namespace(X=X)
-        X = as_data("X", observed(X, mask), xp)
+        return self.bind_checked(as_data("X", observed(X, mask), common_namespace(X=X)), mask)
+
+    def bind_checked(self, X: Array, mask: Array | None = None) -> TransportProblem:
+        """As `bind`, for data that were checked, or the part of them that this process holds."""
+        xp = array_namespace(X)
         groups = self._groups(tuple(X.shape))
         moved = self.transported(tuple(X.shape))
         order = (*(k for k in range(X.ndim) if k not in moved), *moved)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
+from array_api_compat import device as device_of
 
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import (
@@ -110,7 +111,9 @@ class CPModel:
         """The weight of each component, (r,)."""
         if self.learns_weights:
             return blocks[self.modes] * self.scale
-        return array_namespace(*blocks).ones_like(blocks[0][0, :]) * self.scale
+        xp, factor = array_namespace(*blocks), blocks[0]
+        ones = xp.ones((factor.shape[1],), dtype=factor.dtype, device=device_of(factor))
+        return ones * self.scale
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""

@@ -39,7 +39,8 @@ def unfold(tensor: Array, mode: int, /) -> Array:
     """
     xp = common_namespace(tensor=tensor)
     mode = axis_index("mode", mode, tensor.ndim)
-    return xp.reshape(xp.moveaxis(tensor, mode, 0), (tensor.shape[mode], -1))
+    others = math.prod(n for k, n in enumerate(tensor.shape) if k != mode)
+    return xp.reshape(xp.moveaxis(tensor, mode, 0), (tensor.shape[mode], others))
 
 
 def fold(matrix: Array, mode: int, shape: Sequence[int], /) -> Array:
@@ -255,7 +256,7 @@ def mttkrp(tensor: Array, factors: Sequence[Array], mode: int) -> Array:
     cut = balanced_split(shape)
     if len(shape) == 1:
         return xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))
-    flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
+    flat = xp.reshape(tensor, (math.prod(shape[:cut]), math.prod(shape[cut:])))
     if mode < cut:
         half = xp.matmul(flat, khatri_rao(factors[cut:])).mT
         return _contract_half(half, factors[:cut], mode)
@@ -270,7 +271,7 @@ def mttkrps(tensor: Array, factors: Sequence[Array]) -> list[Array]:
     if len(shape) == 1:
         return [xp.matmul(xp.reshape(tensor, (-1, 1)), xp.ones_like(factors[0][:1, :]))]
     cut = balanced_split(shape)
-    flat = xp.reshape(tensor, (math.prod(shape[:cut]), -1))
+    flat = xp.reshape(tensor, (math.prod(shape[:cut]), math.prod(shape[cut:])))
     left = xp.matmul(flat, khatri_rao(factors[cut:])).mT
     right = xp.matmul(khatri_rao(factors[:cut]).mT, flat)
     return [
@@ -286,10 +287,11 @@ def _contract_half(half: Array, inside: Sequence[Array], k: int) -> Array:
     before, after = inside[:k], inside[k + 1 :]
     if after:
         others = khatri_rao(after).mT[:, :, None]
-        half = xp.matmul(xp.reshape(half, (rank, -1, others.shape[1])), others)
+        kept = math.prod(factor.shape[0] for factor in inside[: k + 1])
+        half = xp.matmul(xp.reshape(half, (rank, kept, others.shape[1])), others)
     if before:
         others = khatri_rao(before).mT[:, :, None]
-        half = xp.matmul(xp.reshape(half, (rank, -1, n)).mT, others)
+        half = xp.matmul(xp.reshape(half, (rank, others.shape[1], n)).mT, others)
     return xp.reshape(half, (rank, n)).mT
 
 

@@ -7,6 +7,7 @@ from array_api_compat import device, is_writeable_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays import host
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._optimize.objective import Point
 
@@ -27,6 +28,11 @@ class CurvaturePairs:
         The machine epsilon of the dtype.
     xp : namespace
         The namespace of the arrays.
+    sums, shared
+        If several processes minimise one function together: the sums over them, and the number of
+        leading entries of a vector that are different variables on each. All other entries are the
+        same variables everywhere. They are added once, and their products are computed from a copy
+        of their own, because rounding may depend on where in memory a row begins.
 
     Notes
     -----
@@ -36,9 +42,20 @@ class CurvaturePairs:
     one transfer, a direction one product and no transfer.
     """
 
-    def __init__(self, point: Point, memory: int, eps: float, xp: Namespace) -> None:
+    def __init__(
+        self,
+        point: Point,
+        memory: int,
+        eps: float,
+        xp: Namespace,
+        *,
+        sums: Sums = ALONE,
+        shared: int = 0,
+    ) -> None:
         self._xp = xp
         self._eps = eps
+        self._sums = sums
+        self._shared = shared
         n = point.x.shape[0]
         self._rows = xp.zeros((2 * memory, n), dtype=point.x.dtype, device=device(point.x))
         self._gram = np.zeros((2 * memory, 2 * memory))
@@ -99,8 +116,8 @@ class CurvaturePairs:
 
     def renew(self, point: Point) -> None:
         """Replace the gradient at the newest iterate, for example by a more accurate one."""
-        column = self._xp.matmul(self._rows, self._xp.reshape(point.gradient, (-1, 1)))
-        self._gradient_products = host.to_host(column)[:, 0]
+        column = self._products(self._rows, self._xp.reshape(point.gradient, (1, -1)))
+        self._gradient_products = column[:, 0]
 
     def direction(self, point: Point) -> tuple[Array, float]:
         """
@@ -124,13 +141,34 @@ class CurvaturePairs:
         weights, weight = self._two_loops()
         slope = float(weights @ self._gradient_products) + weight * point.square
         on_device = xp.asarray(weights.tolist(), dtype=point.x.dtype, device=device(point.x))
-        return xp.matmul(on_device, self._rows) + weight * point.gradient, slope
+        return self._combined(on_device, self._rows) + weight * point.gradient, slope
+
+    def _products(self, left: Array, right: Array) -> NDArray[np.float64]:
+        """The inner products of all rows of two matrices, on the host."""
+        xp = self._xp
+        if not self._sums.shared:
+            return host.to_host(xp.matmul(left, right.mT))
+        (mine, others), (mine_too, others_too) = self._parts(left), self._parts(right)
+        total = self._sums.host(host.to_host(xp.matmul(mine, mine_too.mT)))
+        return total + host.to_host(xp.matmul(others, others_too.mT))
+
+    def _combined(self, weights: Array, rows: Array) -> Array:
+        """Linear combinations of rows."""
+        xp = self._xp
+        if not self._sums.shared:
+            return xp.matmul(weights, rows)
+        return xp.concat([xp.matmul(weights, part) for part in self._parts(rows)], axis=-1)
+
+    def _parts(self, rows: Array) -> tuple[Array, Array]:
+        """Copies of the entries of this process alone, and of those that all have."""
+        xp, n = self._xp, self._shared
+        return xp.asarray(rows[:, :n], copy=True), xp.asarray(rows[:, n:], copy=True)
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:
         """Compute the inner products with a new pair and with the gradient."""
         xp = self._xp
         vectors = xp.concat([pair, xp.reshape(new.gradient, (1, -1))])
-        products = host.to_host(xp.matmul(self._rows, vectors.mT))
+        products = self._products(self._rows, vectors)
         step, change = 2 * slot, 2 * slot + 1
         self._gram[step, :] = self._gram[:, step] = products[:, 0]
         self._gram[change, :] = self._gram[:, change] = products[:, 1]
@@ -176,7 +214,7 @@ class ScaledCurvaturePairs(CurvaturePairs):
 
     Parameters
     ----------
-    point, memory, eps, xp
+    point, memory, eps, xp, sums, shared
         As for `CurvaturePairs`.
     recent : int
         The number of newest pairs that define the diagonal.
@@ -201,8 +239,10 @@ class ScaledCurvaturePairs(CurvaturePairs):
         *,
         recent: int = 10,
         spread: float = 30.0,
+        sums: Sums = ALONE,
+        shared: int = 0,
     ) -> None:
-        super().__init__(point, memory, eps, xp)
+        super().__init__(point, memory, eps, xp, sums=sums, shared=shared)
         self._recent = recent
         self._spread = spread
         self._diagonal = xp.ones_like(point.x)
@@ -239,7 +279,7 @@ class ScaledCurvaturePairs(CurvaturePairs):
         split = np.zeros((2, weights.shape[0]))
         split[0, ::2], split[1, 1::2] = weights[::2], weights[1::2]
         on_device = xp.asarray(split.tolist(), dtype=point.x.dtype, device=device(point.x))
-        parts = xp.matmul(on_device, self._rows)
+        parts = self._combined(on_device, self._rows)
         return parts[0, :] + self._diagonal * (parts[1, :] + weight * point.gradient), slope
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:  # noqa: ARG002
@@ -262,17 +302,32 @@ class ScaledCurvaturePairs(CurvaturePairs):
         for slot in recent:
             chosen[0, 2 * slot] = chosen[1, 2 * slot + 1] = 1.0
         like = {"dtype": self._rows.dtype, "device": device(self._rows)}
-        squares = xp.matmul(xp.asarray(chosen.tolist(), **like), self._rows * self._rows)
+        squares = self._combined(xp.asarray(chosen.tolist(), **like), self._rows * self._rows)
         steps, changes = squares[0, :], squares[1, :]
         moved = (steps > 0) & (changes > 0)
         # Squares of tiny numbers may be 0: then nothing is known of the scales.
-        total_steps, total_changes = xp.sum(steps), xp.sum(changes)
+        total_steps, total_changes = self._total(steps), self._total(changes)
         known = (total_steps > 0) & (total_changes > 0)
         common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
         ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
         d = xp.sqrt(ratio)
-        median = xp.sort(d)[d.shape[0] // 2]
+        median = self._median(d)
         return xp.clip(d, median / self._spread, median * self._spread)
+
+    def _total(self, entries: Array) -> Array:
+        """The sum of the entries of a vector."""
+        xp = self._xp
+        if not self._sums.shared:
+            return xp.sum(entries)
+        mine, others = self._parts(entries[None, :])
+        return self._sums.array(xp.sum(mine)) + xp.sum(others)
+
+    def _median(self, d: Array) -> Array | float:
+        """The median of the positive entries of a vector."""
+        if not self._sums.shared:
+            return self._xp.sort(d)[d.shape[0] // 2]
+        mine = host.to_host(d)
+        return median_of_shared(mine[: self._shared], mine[self._shared :], self._sums)
 
     def _measure(self, point: Point) -> None:
         """Compute the inner products of all rows and the gradient in the scaled variables."""
@@ -283,8 +338,39 @@ class ScaledCurvaturePairs(CurvaturePairs):
         rows = xp.reshape(self._rows, (memory, 2, -1)) * factors[None, ...]
         gradient = xp.reshape(root * point.gradient, (1, -1))
         vectors = xp.concat([xp.reshape(rows, (2 * memory, -1)), gradient])
-        products = host.to_host(xp.matmul(vectors, vectors.mT))
+        products = self._products(vectors, vectors)
         # Contiguous copies, so that a restored state gives the same sums to the last bit.
         self._gram = products[:-1, :-1].copy()
         self._gradient_products = products[:-1, -1].copy()
         self._gradient_square = float(products[-1, -1])
+
+
+DIGIT = 11
+"""Number of bits that one message decides on in the search for a median."""
+
+
+def median_of_shared(mine: NDArray[np.float64], others: NDArray[np.float64], sums: Sums) -> float:
+    """
+    The upper median of positive numbers, some on this process alone, ``others`` on all of them.
+
+    Positive floating point numbers are ordered as the integers with the same bits. A histogram of
+    the leading bits, summed over the processes, says which ones the median has; then one of the
+    next bits, until a single number is left.
+    """
+    numbers = np.concatenate([mine, others]) if sums.leads else mine
+    bits = numbers.view(np.int64)
+    (count,) = sums.numbers(numbers.size)
+    rank, known = int(count) // 2, 0
+    for low in range(63 - DIGIT, -DIGIT, -DIGIT):
+        shift, width = max(low, 0), DIGIT + min(low, 0)
+        here = bits[bits >> (shift + width) == known]
+        digits = (here >> shift) & (2**width - 1)
+        counts = sums.host(np.bincount(digits, minlength=2**width).astype(np.float64))
+        below = np.concatenate([[0.0], np.cumsum(counts)])
+        digit = int(np.searchsorted(below, rank, side="right")) - 1
+        rank -= int(below[digit])
+        known = (known << width) | digit
+        if counts[digit] == 1:
+            last = bits[bits >> shift == known].view(np.float64)
+            return sums.numbers(float(last[0]) if last.size else 0.0)[0]
+    return float(np.asarray(known, dtype=np.int64).view(np.float64))

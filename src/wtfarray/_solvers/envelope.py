@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
 from wtfarray._optimize.objective import Point
@@ -112,7 +113,7 @@ def minimise(
             first = evaluate_until_solved(objective, x, max(0.02 * scale * level, 1e-300))
             near = number > 0 or curvature is not None
             if number == 0:
-                pairs = new_pairs(first.point)
+                pairs = new_pairs(first.point, objective.sums, objective.shared)
                 if curvature is not None:
                     pairs.restore(curvature)
             if near:
@@ -161,10 +162,11 @@ def evaluate_until_solved(objective: JointObjective, x: Array, tolerance: float)
     return first
 
 
-def new_pairs(point: Point) -> CurvaturePairs:
-    """An empty set of curvature pairs."""
+def new_pairs(point: Point, sums: Sums = ALONE, shared: int = 0) -> CurvaturePairs:
+    """An empty set of curvature pairs; of the vector, ``shared`` entries differ by process."""
     xp = array_namespace(point.x)
-    return ScaledCurvaturePairs(point, SETTINGS.memory, float(xp.finfo(point.x.dtype).eps), xp)
+    eps = float(xp.finfo(point.x.dtype).eps)
+    return ScaledCurvaturePairs(point, SETTINGS.memory, eps, xp, sums=sums, shared=shared)
 
 
 def _step(

@@ -16,6 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._solvers import envelope
@@ -63,7 +64,8 @@ def escaped(
     rng = np.random.default_rng(0)
     blocks = objective.blocks(x)
     for k in objective.problem.free:
-        blocks[k] = perturbed(blocks[k], objective.problem.constraints[k], rng)
+        constraint = objective.problem.constraints[k]
+        blocks[k] = perturbed(blocks[k], constraint, rng, objective.problem.shards, k)
     found = minimise(
         objective,
         objective.pack(blocks),
@@ -81,14 +83,20 @@ def escaped(
     return None
 
 
-def perturbed(block: Array, constraint: Constraint, rng: np.random.Generator) -> Array:
-    """A block of positive entries near a given one, in the same constraint set."""
+def perturbed(
+    block: Array,
+    constraint: Constraint,
+    rng: np.random.Generator,
+    shards: Shards = WHOLE,
+    k: int = 0,
+) -> Array:
+    """A block of positive entries near a given one, block k, in the same constraint set."""
     xp = array_namespace(block)
     kind = {"dtype": block.dtype, "device": device_of(block)}
     size, shape = SETTINGS.amplitude, tuple(block.shape)
-    axes = constrained_axes(constraint, block.ndim)
-    mean = xp.mean(block, axis=axes, keepdims=True)
-    factor = xp.asarray(rng.uniform(1.0 - size, 1.0 + size, shape), **kind)
-    least = xp.asarray(rng.uniform(0.0, size, shape), **kind) * mean
+    axes, sums = constrained_axes(constraint, block.ndim), shards.block_sums(k)
+    mean = sums.mean(block, axes)
+    factor = xp.asarray(shards.uniform(rng, 1.0 - size, 1.0 + size, shape, k), **kind)
+    least = xp.asarray(shards.uniform(rng, 0.0, size, shape, k), **kind) * mean
     block = xp.maximum(block * factor, least)
-    return block if axes is None else block / xp.sum(block, axis=axes, keepdims=True)
+    return block if axes is None else block / sums.over(block, axes)

@@ -7,7 +7,6 @@ has converged is perturbed once, in case it is at a saddle point.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -59,7 +58,7 @@ def solve_jointly(
         curvature=curvature,
     )
     problem = objective.problem
-    small = tries_to_escape(math.prod(problem.shape), len(problem.free), tol)
+    small = tries_to_escape(problem.entries, len(problem.free), tol)
     if not (small and reason.is_optimal) or _has_kinks(problem):
         return x, reason
     lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))

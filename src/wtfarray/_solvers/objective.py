@@ -11,6 +11,7 @@ import numpy as np
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
 from wtfarray._losses.term import Term, TermValue
@@ -51,6 +52,13 @@ class FactorisationProblem:
     """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
     mask: Array | None = None
     """Bool, in the shape of the data: True where they were observed; None if everywhere."""
+    shards: Shards = WHOLE
+    """Which samples, the rows of the first factor, other processes hold."""
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of the data, on all processes."""
+        return self.shards.total(self.shape[0]) * math.prod(self.shape[1:])
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor, in the shape of the data; 0 where entries are missing."""
@@ -74,8 +82,8 @@ class FactorisationProblem:
         return xp.sum(block * (rho * (logs - 1.0))), rho * logs
 
     def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
-        """``rho_k H(A_k|B_k)``."""
-        return float(self.entropy(blocks, k)[0])
+        """``rho_k H(A_k|B_k)``, with the rows that other processes hold."""
+        return self.shards.block_sums(k).numbers(float(self.entropy(blocks, k)[0]))[0]
 
     @property
     def scale(self) -> float:
@@ -105,11 +113,14 @@ class FactorisationProblem:
         entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
         few = min(ROUGH_ITERATIONS, iterations)
         rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
-        total = sum(value.value + value.error for value in rough) + entropy
+        (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
+        total += entropy
         allowed = share * max(abs(total), self.scale) / len(self.terms)
         exact = [term.certify(model, allowed, iterations) for term in self.terms]
-        gap = sum(value.gap for value in exact)
-        value = sum(value.value for value in exact) + entropy
+        gap, value = self.shards.sums.numbers(
+            sum(value.gap for value in exact), sum(value.value for value in exact)
+        )
+        value += entropy
         converged = gap <= share * max(abs(value), self.scale)
         return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
@@ -141,6 +152,10 @@ class JointObjective:
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
         """Entropy of the fixed blocks, included in every value."""
+        self.sums = problem.shards.sums
+        self._has_rows = self.sums.shared and 0 in problem.free
+        self.shared = math.prod(self._shapes[0]) if self._has_rows else 0
+        """Number of leading entries of the vector that are rows of this process alone."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -157,7 +172,8 @@ class JointObjective:
         """All blocks, the free ones from a vector."""
         blocks = list(self._blocks)
         for k, p in zip(self.problem.free, self._split(x), strict=True):
-            blocks[k] = from_sphere(p, self.problem.constraints[k])
+            sums = self.problem.shards.block_sums(k)
+            blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
         return blocks
 
     def _split(self, x: Array) -> list[Array]:
@@ -177,8 +193,8 @@ class JointObjective:
         with np.errstate(over="ignore", invalid="ignore"):
             blocks = self.blocks(x)
             model = problem.tensor(blocks)
-        largest = float(xp.max(model))
-        if not largest <= math.sqrt(float(xp.finfo(x.dtype).max)):
+        largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
+        if self.sums.any(not largest <= math.sqrt(float(xp.finfo(x.dtype).max))):
             # A step much too long: nothing is evaluated where products would overflow.
             outside = Point(x, 0.0 * x, math.inf, math.inf, math.inf, math.inf)
             return Evaluation(outside, math.inf, math.inf, converged=False)
@@ -186,6 +202,8 @@ class JointObjective:
         values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
         with np.errstate(over="ignore", invalid="ignore"):
             # A gradient whose square overflows makes a point that is not finite, and is rejected.
+            if self.sums.shared:
+                return self._assembled_together(x, blocks, values, direction)
             return self._assembled(x, blocks, values, direction)
 
     def _assembled(
@@ -221,6 +239,61 @@ class JointObjective:
             all(v.converged for v in values),
         )
 
+    def _assembled_together(
+        self, x: Array, blocks: list[Array], values: list[TermValue], direction: Array | None
+    ) -> Evaluation:
+        """
+        The same with the values and adjoints of other processes, in one message.
+
+        The rows of the first factor belong to this process, and what they add to a sum is added
+        over the processes. All other blocks are the same everywhere, and what they add is computed
+        from them alone, so that every process finds the same bits.
+        """
+        xp = array_namespace(x)
+        problem = self.problem
+        dual = values[0].gradient
+        for other in values[1:]:
+            dual = dual + other.gradient
+        adjoints = problem.adjoints(dual, blocks)
+        parts, total = self._split(x), 0.0
+        numbers = [
+            sum(v.value for v in values),
+            sum(v.error for v in values),
+            sum(v.gap for v in values),
+            float(not all(v.converged for v in values)),
+        ]
+        pulled = []
+        if self._has_rows:
+            entropy, gradient = problem.entropy(blocks, 0)
+            gradient = adjoints[0] + gradient
+            rows = pull_back(parts[0], blocks[0], gradient, problem.constraints[0], self.sums)
+            pulled = [xp.reshape(rows, (-1,))]
+            numbers += [float(entropy), *_square_and_slope(pulled[0], direction, 0)]
+        others = [k for k in problem.free if k > 0]
+        summed, numbers = self.sums.arrays([adjoints[k] for k in others], numbers)
+        value, error, gap, unsolved, *of_rows = numbers
+        square = slope = norm = 0.0
+        if self._has_rows:
+            total, square, slope = of_rows
+            norm = math.sqrt(square) if square >= 0 else square  # a bound on the largest entry
+        value += error + self.fixed_entropy
+        offset = self.shared
+        for k, p, adjoint in zip(others, parts[len(pulled) :], summed, strict=True):
+            entropy, gradient = problem.entropy(blocks, k)
+            gradient = pull_back(p, blocks[k], adjoint + gradient, problem.constraints[k])
+            flat = xp.reshape(gradient, (-1,))
+            more = _square_and_slope(flat, direction, offset)
+            offset += flat.shape[0]
+            square, slope, total = square + more[0], slope + more[1], total + float(entropy)
+            norm = max(norm, float(xp.max(xp.abs(flat))))
+            pulled.append(flat)
+        return Evaluation(
+            Point(x, xp.concat(pulled), value + total, norm, square, slope),
+            error,
+            gap,
+            unsolved == 0,
+        )
+
     def raised(self, point: Point) -> tuple[Array, float]:
         """
         The point with entries raised that are stuck near 0, and the predicted decrease.
@@ -233,13 +306,14 @@ class JointObjective:
         parts, gain = [], 0.0
         vectors = (self._split(vector) for vector in (point.x, point.gradient))
         for k, p, pulled in zip(self.problem.free, *vectors, strict=True):
-            block, slope = push_forward(p, pulled, self.problem.constraints[k])
+            sums = self.problem.shards.block_sums(k)
+            block, slope = push_forward(p, pulled, self.problem.constraints[k], sums)
             axes = constrained_axes(self.problem.constraints[k], p.ndim)
-            mean = xp.mean(block, axis=axes, keepdims=True)
+            mean = sums.mean(block, axes)
             exponent = xp.clip(slope * (-1.0 / self.problem.rho[k]), 0.0, 40.0)
             goal = xp.minimum(block * xp.exp(exponent), RAISED_SHARE * mean)
             goal = xp.where((block < STUCK_SHARE * mean) & (goal > block), goal, block)
-            gain += float(xp.sum((block - goal) * slope))
+            gain += sums.numbers(float(xp.sum((block - goal) * slope)))[0]
             factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
             parts.append(xp.reshape(p * factor, (-1,)))
         return xp.concat(parts), gain
@@ -252,3 +326,13 @@ class JointObjective:
         """Restore the states of the inner problems."""
         for term, state in zip(self.problem.terms, states, strict=True):
             term.state = state
+
+
+def _square_and_slope(gradient: Array, direction: Array | None, start: int) -> tuple[float, float]:
+    """The square of a part of the gradient, and its product with that part of the direction."""
+    xp = array_namespace(gradient)
+    square = xp.vecdot(gradient, gradient)
+    slope = 0.0 * square
+    if direction is not None:
+        slope = xp.vecdot(gradient, direction[start : start + gradient.shape[0]])
+    return float(square), float(slope)

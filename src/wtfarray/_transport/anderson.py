@@ -22,6 +22,8 @@ RIDGE = 1e-3
 """Added to the unit diagonal of the Gram matrices: above their rounding errors in float32."""
 DRIFT = 3.0
 """Weights have changed much if their mean ratio to the old ones, weighted by them, exceeds this."""
+STORED = "float32"
+"""The dtype in which pairs are kept."""
 SMALLEST = 1e-37
 """Squares below this are too close to the smallest number of float32 to divide by."""
 
@@ -63,7 +65,7 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     """
     xp = array_namespace(weights)
     samples, bins = weights.shape
-    kind = {"dtype": xp.float32, "device": device_of(weights)}
+    kind = {"dtype": getattr(xp, STORED), "device": device_of(weights)}
     normalised = _normalised(weights, unit)
     # An array each, because they are written in place.
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
@@ -95,7 +97,7 @@ def _normalised(weights: Array, unit: float) -> Array:
     """Weights in float32 that sum to ``1 / unit^2`` in each sample."""
     xp = array_namespace(weights)
     total = xp.sum(weights, axis=1, keepdims=True) * (unit * unit)
-    return xp.astype(weights / xp.where(total > 0, total, 1.0), xp.float32)
+    return xp.astype(weights / xp.where(total > 0, total, 1.0), getattr(xp, STORED))
 
 
 def _without_pairs(identity: Array, ridge: Array) -> Array:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from array_api_compat import is_jax_array
 
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.shards import Batch
+from wtfarray._arrays.sums import ALONE
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import falls_back_to_newton, prefers_newton
 from wtfarray._transport.iterate import InnerSolver
@@ -23,27 +25,36 @@ CHECK_EVERY = 100
 """The gap is computed at least once in this many iterations."""
 
 
-def inner_solver(problem: TransportProblem, g: Array, weights: Array | None = None) -> InnerSolver:
-    """Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples."""
+def inner_solver(
+    problem: TransportProblem,
+    g: Array,
+    weights: Array | None = None,
+    batch: Batch | None = None,
+) -> InnerSolver:
+    """
+    Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples.
+
+    ``batch`` is given if other processes solve some of the samples.
+    """
+    sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
     if has_distant_bins(problem):
-        return Newton(problem, g, weights)
+        return Newton(problem, g, weights, sums=sums)
     if is_jax_array(g):
         # Imported only if arrays of JAX are used.
         from wtfarray._transport.compiled_step import advance
 
-        return Sinkhorn(problem, g, weights=weights, advance=advance)
-    return Sinkhorn(problem, g, weights=weights)
+        return Sinkhorn(problem, g, weights=weights, advance=advance, sums=sums, samples=samples)
+    return Sinkhorn(problem, g, weights=weights, sums=sums, samples=samples)
 
 
-def fallback_solver(
-    problem: TransportProblem, g: Array, weights: Array | None = None
-) -> InnerSolver | None:
+def fallback_solver(solver: InnerSolver) -> InnerSolver | None:
     """Newton's method where Sinkhorn iterations did not converge; None if that is too slow."""
+    problem = solver.problem
     kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
     balanced = problem.conserves_mass
     if not falls_back_to_newton(bins, kernel.spacing(), kernel.eps, balanced=balanced):
         return None
-    return Newton(problem, g, weights)
+    return Newton(problem, solver.g, solver.sample_weights, sums=solver.sums)
 
 
 def has_distant_bins(problem: TransportProblem) -> bool:
@@ -65,14 +76,16 @@ def solve_to_gap(
     factor = gap_factor(problem)
     limit, check = math.inf, math.inf
     best, best_n = math.inf, 0
-    points = solver.iterates(Y, max_iter=max_iter)
+    points, sums = solver.iterates(Y, max_iter=max_iter), solver.sums
     for n in range(1, max_iter + 1):
         point = next(points)
-        g, estimate = point.g, float(xp.sum(point.gap_bound(factor)))
+        g = point.g
+        (estimate,) = sums.numbers(float(xp.sum(point.gap_bound(factor))))
         del point  # free its arrays before the next one is computed
         if estimate <= min(limit, check) or n % CHECK_EVERY == 0 or n == max_iter:
             values, gaps, _ = problem.bounds(g, Y)
-            gap, limit = float(xp.sum(gaps)), allowed(float(xp.sum(values)))
+            gap, value = sums.numbers(float(xp.sum(gaps)), float(xp.sum(values)))
+            limit = allowed(value)
             if gap < 0.99 * best:
                 best, best_n = gap, n
             if gap <= limit or n == max_iter or n - best_n >= solver.patience:

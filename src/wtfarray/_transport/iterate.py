@@ -9,6 +9,7 @@ from typing import Protocol
 
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
+from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
@@ -35,9 +36,9 @@ class Iterate:
     worse: Array | None = None
     """Samples, (N,) bool, whose gradient has grown so much that they return to a plain step."""
     error: float = math.inf
-    """The decrement, summed over the samples with their weights, on the host."""
+    """The decrement, summed over the samples here with their weights, on the host."""
     distance: float = math.inf
-    """The L1 norm of the gradient of all samples, on the host."""
+    """The L1 norm of the gradient of all samples here, on the host."""
 
     def gap_bound(self, factor: float) -> Array:
         """
@@ -74,6 +75,8 @@ class InnerSolver(Protocol):
     """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
     patience: float
     """Iterations without a smaller gap after which the solver has failed; may be inf."""
+    sums: Sums
+    """Over the samples, some of which other processes may hold."""
 
     def iterates(
         self,

@@ -19,6 +19,7 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
 from wtfarray._transport.iterate import Iterate, search_radius, translation
@@ -149,8 +150,10 @@ class Newton:
         weights: Array | None = None,
         *,
         continues: bool = True,
+        sums: Sums = ALONE,
     ) -> None:
         self.problem = problem
+        self.sums = sums
         self.g = g
         """The start of the next solve."""
         self.continues = False
@@ -213,7 +216,7 @@ class Newton:
                 break
             yield iterate
             point, progress = self._advanced(point, progress, log_ratio, Y, live)
-            settled = bool(xp.all(progress.settled))
+            settled = self.sums.all(bool(xp.all(progress.settled)))
             # Samples that settle far from their solution get one more chance.
             due = untried and (settled or n % SETTINGS.continue_every == 0)
             untried, settled = untried and not settled, settled and not due
@@ -223,10 +226,11 @@ class Newton:
 
     def _is_settled_at(self, Y: Array) -> bool:
         """Whether the last solve ended here, for want of digits."""
-        if self._settled is None or self._settled[0] is not self.g:
-            return False
         xp = array_namespace(Y)
-        return bool(xp.all(self._settled[1] == self._flat(Y)))
+        known = self._settled is not None and self._settled[0] is self.g
+        return self.sums.all(
+            known and self._settled is not None and bool(xp.all(self._settled[1] == self._flat(Y)))
+        )
 
     def _may_continue(self) -> bool:
         """Whether to try a continuation at the start of a solve: less often if it did not help."""
@@ -325,19 +329,21 @@ class Newton:
         """Continuation from a larger eps in the far samples; also returns whether it helped."""
         xp = array_namespace(Y)
         far = point.length > SETTINGS.far_step * self.problem.kernel.eps
-        if not bool(xp.any(far)):
+        if not self.sums.any(bool(xp.any(far))):
             return point, progress, True
         g, model = xp.reshape(point.g, shape), xp.reshape(Y, shape)
         change = 0.0 * g
+        (mass,) = self.sums.numbers(float(xp.sum(self.problem.mass)))
         for coarse in self._levels:
             # At a vertex the solution is linear in eps: extrapolate.
             coarse.g = g + change
-            allowed = 1e-2 * coarse.problem.kernel.eps * float(xp.sum(self.problem.mass))
+            allowed = 1e-2 * coarse.problem.kernel.eps * mass
             before = coarse.evaluations
             points = coarse.iterates(model)
             for _ in range(10):
                 found = next(points)
-                if float(xp.sum(found.decrement)) <= allowed:
+                (error,) = self.sums.numbers(float(xp.sum(found.decrement)))
+                if error <= allowed:
                     break
             self.evaluations += coarse.evaluations - before
             change = (found.g - g) * (1.0 / SETTINGS.level_ratio)
@@ -345,7 +351,7 @@ class Newton:
         new = self._point(self._flat(g + change), Y, live)
         better = far & (new.value - point.value > self._noise(point))
         progress = progress.renewed(xp.where(better, new.value, point.value), better)
-        helped = bool(xp.any(better))
+        helped = self.sums.any(bool(xp.any(better)))
         self._failures = 0 if helped else self._failures + 1
         self._pause = min(2**self._failures, SETTINGS.longest_pause)
         return point.where(better, new), progress, helped
@@ -360,7 +366,7 @@ class Newton:
             problem.at_eps(problem.kernel.eps * SETTINGS.level_ratio**k)
             for k in range(count, 0, -1)
         )
-        return [Newton(level, self.g, continues=False) for level in coarser]
+        return [Newton(level, self.g, continues=False, sums=self.sums) for level in coarser]
 
     def _point(self, g: Array, Y: Array, live: Array) -> _Point:
         """Evaluate value, gradient and Newton step at g plus the optimal constant."""

@@ -72,9 +72,11 @@ class PlainRange:
         info = xp.finfo(data.dtype)
         bins = math.prod(data.shape[1:])
         # X / floor and its sums are finite; adding floor does not change values above threshold.
-        lightest, heaviest, smallest = to_host(
-            xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
-        ).tolist()
+        lightest = heaviest = smallest = 1.0
+        if data.shape[0]:  # a process may hold no samples
+            lightest, heaviest, smallest = to_host(
+                xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
+            ).tolist()
         floor = 16.0 * max(float(info.smallest_normal), heaviest / float(info.max))
         threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
         # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
@@ -123,7 +125,8 @@ class TransportProblem:
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
-        all_reachable = kernel.all_finite and missing is None and float(xp.min(mass)) > 0
+        filled = data.shape[0] == 0 or float(xp.min(mass)) > 0
+        all_reachable = kernel.all_finite and missing is None and filled
         return cls(data, kernel, lam, order, mass, constant, plain, all_reachable, missing)
 
     @cached_property

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
     RIDGE,
@@ -241,9 +242,14 @@ class Sinkhorn:
         memory: int | None = None,
         weights: Array | None = None,
         advance: Advance = advance,
+        sums: Sums = ALONE,
+        samples: int | None = None,
     ) -> None:
         self.problem = problem
         self.sample_weights = weights
+        self.sums = sums
+        self.samples = g.shape[0] if samples is None else samples
+        """Number of samples, with those on other processes."""
         self.g = g
         """Where the next solve starts."""
         self.continues = False
@@ -289,14 +295,16 @@ class Sinkhorn:
                 self.g = predicted_potential(target, self._state, self._secants, self._radius)
         start = self._state.size + math.inf
         self._state = self._state._replace(ahead=self.g, size=start)
-        separates = self._stragglers.begin(Y)
+        separates = self._stragglers.begin(Y, self.samples)
         for n in itertools.count(1):
             point = self._next(target)
             self._length = n
             yield point
             self.spent += 1
             if separates and self._stragglers.is_due(n):
-                separates = self._stragglers.advance(self, Y, point.decrement, tolerance, max_iter)
+                separates = self._stragglers.advance(
+                    self, Y, point.decrement, tolerance, max_iter, self.sums, self.samples
+                )
             del point
 
     def _next(self, target: Target) -> Iterate:
@@ -323,8 +331,10 @@ class Sinkhorn:
             self._safe = self._double is None
             self._state = self._state._replace(ahead=ahead, size=size)
 
-    def split(self, samples: NDArray[np.intp]) -> Sinkhorn:
-        """A solver of some samples, with what is known of them."""
+    def split(
+        self, samples: NDArray[np.intp], sums: Sums = ALONE, total: int | None = None
+    ) -> Sinkhorn:
+        """A solver of some samples, of ``total`` on all processes, with what is known of them."""
         weights = self.sample_weights
         solver = Sinkhorn(
             self.problem.some_samples(samples),
@@ -332,6 +342,8 @@ class Sinkhorn:
             self._memory,
             None if weights is None else take_samples(weights, samples),
             self._advance,
+            sums,
+            total,
         )
         solver._safe = self._safe
         if self._double is not None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import filled_up, take_samples
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import separates_stragglers
 from wtfarray._transport.iterate import Iterate
@@ -63,8 +64,10 @@ class Splittable(Protocol):
     ) -> Iterator[Iterate]:
         """An infinite sequence of iterates for this Y."""
 
-    def split(self, samples: NDArray[np.intp]) -> Self:
-        """A solver of the given samples, with their state and history."""
+    def split(
+        self, samples: NDArray[np.intp], sums: Sums = ALONE, total: int | None = None
+    ) -> Self:
+        """A solver of the given samples, of ``total`` on all processes, with their history."""
 
     def merge(self, other: Self, samples: NDArray[np.intp]) -> None:
         """Take over the state and history of the given samples from ``other``."""
@@ -80,9 +83,10 @@ class Stragglers:
         self._pause = 0
         """Number of solves to come without a search for stragglers."""
 
-    def begin(self, Y: Array) -> bool:
-        """Whether to search for stragglers in the solve that begins."""
-        searches = separates_stragglers(Y.shape[0], math.prod(Y.shape[1:])) and self._pause == 0
+    def begin(self, Y: Array, samples: int | None = None) -> bool:
+        """Whether to search for stragglers in the solve that begins, of Y or more samples."""
+        samples = Y.shape[0] if samples is None else samples
+        searches = separates_stragglers(samples, math.prod(Y.shape[1:])) and self._pause == 0
         self._pause = max(0, self._pause - 1)
         return searches
 
@@ -97,32 +101,48 @@ class Stragglers:
         errors: Array,
         tolerance: float,
         max_iter: int | None,
+        sums: Sums = ALONE,
+        samples: int | None = None,
     ) -> bool:
         """
         Iterate the stragglers separately, if there are a few, and merge them into the solver.
 
-        ``errors`` are those of all samples, (N,). Returns False if stragglers did not converge.
+        ``errors`` are those of all samples, (N,). Returns False if stragglers did not converge. If
+        other processes hold more of the ``samples``, all of them take part, even if they have no
+        stragglers: these iterate a sample that counts for nothing.
         """
         policy = self.policy
         limit = policy.max_iter
         if max_iter is not None:
             limit = min(limit, policy.max_iter_ratio * max_iter)
-        samples = Y.shape[0]
+        samples = Y.shape[0] if samples is None else samples
         weights = solver.sample_weights
-        factors = np.ones(samples) if weights is None else to_host(weights)
+        factors = np.ones(Y.shape[0]) if weights is None else to_host(weights)
         weighted = to_host(errors) * factors
-        goal = max(policy.error_share * float(np.sum(weighted)), 0.3 * tolerance)
+        (error,) = sums.numbers(float(np.sum(weighted)))
+        goal = max(policy.error_share * error, 0.3 * tolerance)
         (late,) = np.nonzero(weighted > goal / samples)
-        if not (math.isfinite(goal) and 0 < len(late) <= policy.max_share * samples):
+        late = late[:0] if sums.silent else late
+        before, count = sums.place(len(late))
+        if not (math.isfinite(goal) and 0 < count <= policy.max_share * samples):
             return True
-        padded = np.resize(late, filled_up(len(late)))
-        if len(padded) > policy.max_padded_share * samples:
+        filled = filled_up(count)
+        if filled > policy.max_padded_share * samples:
             return True
-        separate = solver.split(padded)
+        # The first ones are repeated; of these, some are here.
+        padded = np.concatenate([late, late[: max(0, filled - count - before)]])
+        if not sums.shared:
+            separate = solver.split(padded)
+        elif len(padded):
+            separate = solver.split(padded, sums, filled)
+        else:
+            padded = np.zeros(1, dtype=np.intp)
+            separate = solver.split(padded, sums.without_samples(), filled)
         expected_iter = limit // policy.max_iter_ratio
         for point in separate.iterates(take_samples(Y, padded), goal, expected_iter):
             remaining = to_host(point.decrement)[: len(late)] * factors[late]
-            done = float(np.sum(remaining)) <= goal
+            (error,) = sums.numbers(float(np.sum(remaining)))
+            done = error <= goal
             if done or separate.spent + 1 >= limit:
                 break
         solver.merge(separate, late)
