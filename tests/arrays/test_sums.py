@@ -43,7 +43,7 @@ class TestTeam:
     def test_place_is_where_the_counts_of_a_rank_begin(self):
         assert on_team(lambda sums, rank: sums.place(rank + 2)) == [(0, 9), (2, 9), (5, 9)]
 
-    def test_arrays_and_numbers_in_one_message(self, array, xp):
+    def test_arrays_and_numbers_in_one_message(self, array):
         def add(sums, rank):
             before = sums.comm.messages
             arrays, numbers = sums.arrays([array([[1.0, rank]]), array([2.0])], [0.5])

@@ -20,7 +20,7 @@ pytestmark = numpy_only
 
 def evaluated(loss, X, Y, shards):
     """Value and gradient, of an evaluation and of a certificate, and the term that found them."""
-    (term,) = terms_of([loss], X, None, None, shards)
+    (term,) = terms_of([loss], X, None, None, shards=shards)
     found = [term.evaluate(Y, 1e-7 * term.scale, 200), term.certify(Y, 1e-4 * term.scale, 500)]
     return term, [(v.value, v.error, v.gap, v.gradient, v.converged) for v in found]
 
@@ -98,7 +98,7 @@ def test_model_that_is_empty_on_one_rank_makes_the_loss_of_all_infinite():
     def part(comm):
         shards = Shards(Sums(comm), (4, 4))
         mine = [np.split(array, 2)[comm.rank] for array in (X, Y)]
-        (term,) = terms_of([loss], mine[0], None, None, shards)
+        (term,) = terms_of([loss], mine[0], None, None, shards=shards)
         return term.evaluate(mine[1], 1e-3, 50).value
 
     assert run_threads(part, 2, timeout=20.0) == [math.inf, math.inf]

@@ -79,8 +79,9 @@ def mpi(comm: Any = None, /) -> MPICommunicator:
 
         import numpy as np
         import wtfarray as wtf
+        from wtfarray.distributed import mpi
 
-        comm = wtf.distributed.mpi()
+        comm = mpi()
         X = np.load("images.npy", mmap_mode="r")
         X = np.array(np.array_split(X, comm.size)[comm.rank])
         fit = wtf.nmf(X, 50, loss, rng=0, comm=comm)

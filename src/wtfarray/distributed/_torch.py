@@ -92,9 +92,10 @@ def torch_distributed(group: Any = None, /) -> TorchCommunicator:
 
         import torch
         import wtfarray as wtf
+        from wtfarray.distributed import torch_distributed
 
         torch.distributed.init_process_group("gloo")
-        comm = wtf.distributed.torch_distributed()
+        comm = torch_distributed()
         fit = wtf.nmf(X_of_this_process, 50, loss, rng=0, comm=comm)
     """
     try:
