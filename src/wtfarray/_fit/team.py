@@ -19,6 +19,7 @@ from wtfarray._arrays.validation import instance_of
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.banded import numbers_of
 
 
 def team_of(comm: object) -> Communicator | None:
@@ -59,7 +60,7 @@ def loss_content(loss: Loss) -> bytes:
     for part in losses_of(loss):
         parts.append(loss_identity(part).encode())
         if isinstance(part, Wasserstein):
-            parts += [np.ascontiguousarray(to_host(cost)).tobytes() for cost in part.costs]
+            parts += [np.ascontiguousarray(to_host(numbers_of(c))).tobytes() for c in part.costs]
     return b"".join(parts)
 
 

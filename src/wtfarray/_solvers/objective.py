@@ -146,7 +146,9 @@ class JointObjective:
         self.problem = problem
         self.max_inner = max_inner
         self.evaluations = 0
-        self._most_work = problem.work + most_work(math.prod(problem.shape))
+        self._work = problem.work
+        """If other processes share the samples: the mean of the work of all of them."""
+        self._most_work = problem.work + most_work(problem.entries)
         self._blocks = list(blocks)
         self._shapes = [tuple(blocks[k].shape) for k in problem.free]
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
@@ -160,7 +162,7 @@ class JointObjective:
     @property
     def is_exhausted(self) -> bool:
         """Whether a small problem has taken more work than is reasonable for its size."""
-        return self.problem.work >= self._most_work
+        return (self._work if self.sums.shared else self.problem.work) >= self._most_work
 
     def pack(self, blocks: Sequence[Array]) -> Array:
         """The vector that represents the free blocks."""
@@ -261,6 +263,8 @@ class JointObjective:
             sum(v.error for v in values),
             sum(v.gap for v in values),
             float(not all(v.converged for v in values)),
+            problem.work,
+            1.0,
         ]
         pulled = []
         if self._has_rows:
@@ -271,7 +275,8 @@ class JointObjective:
             numbers += [float(entropy), *_square_and_slope(pulled[0], direction, 0)]
         others = [k for k in problem.free if k > 0]
         summed, numbers = self.sums.arrays([adjoints[k] for k in others], numbers)
-        value, error, gap, unsolved, *of_rows = numbers
+        value, error, gap, unsolved, work, ranks, *of_rows = numbers
+        self._work = work / ranks
         square = slope = norm = 0.0
         if self._has_rows:
             total, square, slope = of_rows
