@@ -6,6 +6,7 @@ from wtfarray._fit.journal import FitState, Record
 from wtfarray._fit.rank_records import RankRecord, RankScan
 from wtfarray._fit.rank_scan import rank_scan
 from wtfarray._fit.result import Factorisation, load
+from wtfarray._fit.unmixing import Unmixing, unmix
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import LossSum
@@ -45,6 +46,7 @@ __all__ = [
     "RankScan",
     "Record",
     "TransportResult",
+    "Unmixing",
     "Wasserstein",
     "__version__",
     "cp",
@@ -67,5 +69,6 @@ __all__ = [
     "tucker_dual",
     "tucker_to_tensor",
     "unfold",
+    "unmix",
     "wasserstein",
 ]

@@ -12,6 +12,7 @@ from tensors import TIGHT, every_shape, normal, uniform_factors
 import wtfarray as wtf
 from wtfarray._models.models import (
     CPModel,
+    PartlyKnownModel,
     TuckerModel,
     core_block,
     cp_block,
@@ -186,3 +187,19 @@ class TestCpModel:
         blocks = [array(np.ones((2, 2))), array([0.25, 0.75])]
         assert_close(model.weights(blocks), array([0.75, 2.25]), rtol=1e-15)
         assert_close(model.tensor(blocks), array([3.0, 3.0]), rtol=1e-15)
+
+
+class TestPartlyKnownModel:
+    def test_is_the_matrix_model_of_all_atoms(self, array):
+        known, learned = (array(uniform_factors((5,), [r], r)[0]) for r in (3, 2))
+        coefficients = array(uniform_factors((4,), [5])[0])
+        model = PartlyKnownModel(known)
+        blocks = [coefficients, learned]
+        atoms = np.concatenate([to_numpy(known), to_numpy(learned)], axis=1)
+        expected = to_numpy(coefficients) @ atoms.T
+        np.testing.assert_allclose(to_numpy(model.tensor(blocks)), expected, rtol=1e-13)
+        for k in range(2):
+            assert_adjoint(model.block(blocks, k), array, k)
+        dual = array(normal((4, 5), 3))
+        for k, found in enumerate(model.adjoints(dual, blocks)):
+            assert_close(found, model.block(blocks, k).adjoint(dual), rtol=1e-13)

@@ -19,7 +19,7 @@ from wtfarray._arrays.validation import (
 )
 from wtfarray._fit.specification import Specification
 from wtfarray._models.entropy import constrained_axes
-from wtfarray._models.models import CPModel
+from wtfarray._models.models import CPModel, PartlyKnownModel
 
 
 def given_blocks(spec: Specification, init: Any) -> list[Array]:
@@ -30,6 +30,8 @@ def given_blocks(spec: Specification, init: Any) -> list[Array]:
     the samples, each gives its own rows of the first factor.
     """
     blocks, last, learned = spec.shards.sums.agree(lambda: _checked(spec, init))
+    if isinstance(spec.model, PartlyKnownModel):
+        return blocks  # they are not normalised: no block takes up the scales of learned atoms
     return _normalised(spec, blocks, last, learned=learned)
 
 

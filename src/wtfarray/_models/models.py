@@ -162,7 +162,57 @@ class TuckerModel:
         return tucker_block(blocks[self.modes], factors, k)
 
 
-Model = CPModel | TuckerModel
+@dataclass(frozen=True, eq=False)
+class PartlyKnownModel:
+    """
+    A matrix model with known atoms; its blocks are the coefficients and the other atoms.
+
+    ``Y = C [A, B]^T`` with known A, (features, k), coefficients C, (n, k + e), and learned atoms B,
+    (features, e).
+    """
+
+    known: Array
+
+    @property
+    def modes(self) -> int:
+        """Number of factors."""
+        return 2
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model, (n, features)."""
+        return array_namespace(*blocks).matmul(blocks[0], self._atoms(blocks[1]).mT)
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """The adjoints of the coefficients and of the learned atoms."""
+        return [self.block(blocks, k).adjoint(dual) for k in range(2)]
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a linear map of one block; for the learned atoms, their part of it."""
+        xp = array_namespace(*blocks)
+        coefficients, learned = blocks
+        shape = (coefficients.shape[0], self.known.shape[0])
+        if k == 0:
+            atoms = self._atoms(learned)
+            return Block(
+                tuple(coefficients.shape),
+                shape,
+                lambda block: xp.matmul(block, atoms.mT),
+                lambda dual: xp.matmul(dual, atoms),
+            )
+        rest = coefficients[:, self.known.shape[1] :]
+        return Block(
+            tuple(learned.shape),
+            shape,
+            lambda block: xp.matmul(rest, block.mT),
+            lambda dual: xp.matmul(dual.mT, rest),
+        )
+
+    def _atoms(self, learned: Array) -> Array:
+        """All atoms, (features, k + e)."""
+        return array_namespace(learned).concat([self.known, learned], axis=1)
+
+
+Model = CPModel | TuckerModel | PartlyKnownModel
 
 
 def atoms_of(factors: Sequence[Array], core: Array | None, weights: Array | None) -> Array:

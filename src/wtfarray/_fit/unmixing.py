@@ -1,0 +1,379 @@
+"""Unmixing: the coefficients of known atoms, a convex problem with a certified solution."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+
+from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_nonnegative,
+    common_namespace,
+    follow,
+    instance_of,
+    one_of,
+    positive_integer,
+    positive_number,
+)
+from wtfarray._fit.driver import CERTIFIED_GAP, solve
+from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.projection import project_samples
+from wtfarray._fit.specification import Specification, is_sampled
+from wtfarray._fit.starts import feasible, kl_steps, random_blocks
+from wtfarray._losses.kullback_leibler import KullbackLeibler
+from wtfarray._losses.loss_sum import losses_of
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.selection import terms_of
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint, kl_divergence
+from wtfarray._models.models import CPModel, PartlyKnownModel
+from wtfarray._transport.logarithms import logsumexp
+
+RHO_SHARE = 1e-3
+"""The default of rho, relative to eps: the bias that it adds is far below that of eps."""
+RHO = 1e-5
+"""The default of rho if no loss has an eps."""
+CERTIFICATE_ITERATIONS = 500
+"""Largest number of inner iterations for the gradient of each summand of a loss."""
+RESIDUAL_STEPS = 50
+"""Kullback-Leibler steps on what known atoms leave, from which extra atoms start."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Unmixing:
+    """Samples as non-negative combinations of atoms."""
+
+    coefficients: Array
+    """(n, k + extra), or (k + extra,) of a single sample."""
+    atoms: Array
+    """The known atoms, then the learned ones: (k + extra, ...)."""
+    objective: float
+    """The loss and the weighted entropy, from below, of samples and atoms of mass one."""
+    gap: float
+    """
+    How far the objective may be above its minimum, proven by duality.
+
+    With extra atoms the problem is not convex, and it is the error of the objective.
+    """
+    converged: bool
+    message: str
+    n_iter: int
+
+    def __repr__(self) -> str:
+        """A summary: sizes, objective, gap and the message."""
+        samples = 1 if self.coefficients.ndim == 1 else self.coefficients.shape[0]
+        state = "converged" if self.converged else "NOT converged"
+        return (
+            f"<unmixing of {samples} samples into {self.atoms.shape[0]} atoms: objective "
+            f"{self.objective:.6g}, gap {self.gap:.1e}, {state} after {self.n_iter} iterations>\n"
+            f"{self.message}"
+        )
+
+    @property
+    def shares(self) -> Array:
+        """The share of each atom in the mass of the model, of the shape of the coefficients."""
+        xp = array_namespace(self.coefficients)
+        mass = self.coefficients * per_sample(self.atoms)
+        total = xp.sum(mass, axis=-1, keepdims=True)
+        return mass / xp.where(total > 0, total, 1.0)
+
+    def to_tensor(self) -> Array:
+        """The model of the samples, of their shape."""
+        return array_namespace(self.atoms).tensordot(self.coefficients, self.atoms, axes=1)
+
+
+def unmix(
+    X: Array,
+    /,
+    atoms: Array,
+    loss: Loss,
+    *,
+    rho: float | None = None,
+    constraint: Constraint = None,
+    extra: int = 0,
+    rng: int | np.random.Generator | None = None,
+    tol: float = 1e-9,
+    max_iter: int = 1000,
+    mask: Array | None = None,
+    progress: bool = False,
+) -> Unmixing:
+    """
+    Find how much of each known atom is in each sample.
+
+    Minimises ``loss(X, C A) + rho E(C)`` over non-negative coefficients C, for the atoms A. This is
+    a convex problem for each sample on its own. Under a `Wasserstein` or `KullbackLeibler` loss,
+    samples and atoms are divided by their masses first, and the coefficients scaled back: they are
+    proportional to the samples, whatever the units.
+
+    Parameters
+    ----------
+    X : array (n, ...) or (...)
+        Non-negative samples, or a single one.
+    atoms : array (k, ...)
+        Non-negative atoms, each of the shape of a sample and with a positive sum.
+    loss : Loss
+        `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
+    rho : float, optional
+        Weight of the entropy of the coefficients, which keeps them positive. By default one
+        thousandth of the ``eps`` of a `Wasserstein` loss, and 1e-5 for others.
+    constraint : {None, "rows"}
+        "rows": the model has the mass of each sample, so that coefficients sum to one if all masses
+        are one. None: its mass is free. Balanced transport (infinite ``lam``) needs "rows".
+    extra : int
+        Number of atoms that are learned beside the known ones. The problem is no longer convex, and
+        needs several samples.
+    rng : int or numpy.random.Generator
+        Seed of the extra atoms.
+    tol : float
+        Tolerance on the relative decrease of the objective, at which the solver stops.
+    max_iter : int
+        Largest number of iterations.
+    mask : array of bool, optional
+        True where X was observed; the other entries are ignored.
+    progress : bool
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Unmixing
+        Coefficients, atoms, and the duality gap; it has converged if that is below one thousandth
+        of the objective.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> at = np.arange(40)
+    >>> atoms = np.stack([1 / (1 + ((at - c) / 2) ** 2) for c in (8, 20, 31)])
+    >>> X = 0.7 * np.roll(atoms[0], 1) + 0.3 * np.roll(atoms[2], -1)  # shifted by one bin
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(40), eps=1e-2, lam=1.0)
+    >>> found = wtf.unmix(X, atoms, loss)
+    >>> found.coefficients.round(1) + 0.0, found.converged
+    (array([0.7, 0. , 0.3]), True)
+    """
+    X, atoms = without_labels("X", X)[0], without_labels("atoms", atoms)[0]
+    xp = common_namespace(X=X)
+    mask = as_mask("mask", without_labels("mask", mask)[0], X)
+    X = as_nonnegative("X", observed(X, mask), xp)
+    common_namespace(atoms=atoms)
+    atoms = as_nonnegative("atoms", follow("atoms", atoms, xp, X.dtype, device_of(X)), xp)
+    single = X.ndim == atoms.ndim - 1
+    if single:
+        X, mask = X[None, ...], None if mask is None else mask[None, ...]
+    _check(X, atoms, loss, constraint)
+    options = SolverOptions(
+        tol=positive_number("tol", tol),
+        max_iter=positive_integer("max_iter", max_iter),
+        progress=progress,
+    )
+    if rho is None:
+        eps = [part.eps for part in losses_of(loss) if isinstance(part, Wasserstein)]
+        rho = RHO_SHARE * max(eps) if eps else RHO
+    rho, extra = positive_number("rho", rho), positive_integer("extra", extra, least=0)
+    mass, weights = per_sample(X), per_sample(atoms)
+    if not all(isinstance(part, Wasserstein | KullbackLeibler) for part in losses_of(loss)):
+        mass, weights = xp.ones_like(mass), xp.ones_like(weights)  # other losses have a unit
+    X = X / spread(xp.where(mass > 0, mass, 1.0), X)
+    known = xp.reshape(atoms / spread(weights, atoms), (atoms.shape[0], -1)).mT
+    problem = Mixtures(X, known, loss, constraint, rho, mask)
+    found = problem.unmix(options)
+    if extra:
+        found = problem.unmix_with_extra(found, extra, options, np.random.default_rng(rng))
+        learned = xp.reshape(found.extra.mT, (extra, *atoms.shape[1:]))
+        atoms, weights = xp.concat([atoms, learned]), xp.concat([weights, per_sample(learned)])
+    coefficients = found.coefficients * mass[:, None] / weights[None, :]
+    if not found.converged:
+        warnings.warn(f"unmix: {found.message}", stacklevel=2)
+    return Unmixing(
+        coefficients=coefficients[0, :] if single else coefficients,
+        atoms=atoms,
+        objective=found.objective,
+        gap=found.gap,
+        converged=found.converged,
+        message=found.message,
+        n_iter=found.n_iter,
+    )
+
+
+def _check(X: Array, atoms: Array, loss: Loss, constraint: Constraint) -> None:
+    """Refuse atoms, losses and constraints that do not fit the samples."""
+    xp = array_namespace(X)
+    if atoms.ndim < 2 or tuple(X.shape[1:]) != tuple(atoms.shape[1:]):
+        expected = ", ".join(map(str, X.shape[1:]))
+        msg = f"atoms has shape {tuple(atoms.shape)}: expected (k, {expected}), as the samples of X"
+        raise ValueError(msg)
+    empty = ~(per_sample(atoms) > 0)
+    if bool(xp.any(empty)):
+        k = int(xp.argmax(xp.astype(empty, xp.int64)))
+        msg = f"atoms is 0 everywhere in atom {k}: expected a positive entry in every atom"
+        raise ValueError(msg)
+    instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+    one_of("constraint", constraint, (None, "rows"))
+    if not is_sampled(loss, tuple(X.shape)):
+        msg = "loss transports the first mode of X: expected samples along it, which it does not"
+        raise ValueError(msg)
+    balanced = (isinstance(p, Wasserstein) and math.isinf(p.lam) for p in losses_of(loss))
+    if constraint is None and any(balanced):
+        msg = "constraint is None and loss is balanced (lam = inf): expected 'rows' or a finite lam"
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The solution of `Mixtures`."""
+
+    coefficients: Array
+    """(n, k + extra)."""
+    extra: Array
+    """The learned atoms, (features, extra)."""
+    objective: float
+    gap: float
+    converged: bool
+    message: str
+    n_iter: int
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """Samples X, (n, ...), to be explained by atoms, (features, k)."""
+
+    X: Array
+    atoms: Array
+    loss: Loss
+    constraint: Constraint
+    rho: float
+    mask: Array | None
+
+    def unmix(self, options: SolverOptions) -> Found:
+        """The coefficients of the known atoms, certified."""
+        found = project_samples(
+            self.X,
+            self.atoms,
+            self.loss,
+            constraint=self.constraint,
+            rho=self.rho,
+            tol=options.tol,
+            max_iter=options.max_iter,
+            progress=options.progress,
+            mask=self.mask,
+        )
+        gap = found.gap + self._optimality_gap(found.coefficients, found.dual)
+        scale = max(abs(found.objective), self._scale)
+        converged, message = found.converged, found.message
+        if converged and gap > CERTIFIED_GAP * scale:
+            converged = False
+            message += (
+                f"; the objective is proven to be within {gap:.1e} of its minimum, relatively "
+                f"{gap / scale:.1e}, above {CERTIFIED_GAP:g}: decrease `tol` or increase `rho`"
+            )
+        return Found(
+            found.coefficients,
+            self.atoms[:, :0],
+            found.objective,
+            gap,
+            converged,
+            message,
+            found.n_iter,
+        )
+
+    def unmix_with_extra(
+        self, first: Found, extra: int, options: SolverOptions, rng: np.random.Generator
+    ) -> Found:
+        """The coefficients of known and learned atoms; they start from what is left of X."""
+        xp = array_namespace(self.X)
+        samples = xp.reshape(self.X, (self.X.shape[0], -1))
+        seen = None if self.mask is None else xp.reshape(self.mask, samples.shape)
+        left = xp.maximum(samples - xp.matmul(first.coefficients, self.atoms.mT), 0.0)
+        left = left if seen is None else xp.where(seen, left, 0.0)
+        shapes = ((samples.shape[0], extra), (samples.shape[1], extra))
+        drawn = random_blocks(shapes, rng, samples)
+        drawn[1] = feasible(drawn[1], "columns")
+        separate = CPModel(2, learns_weights=False)
+        share, atoms = kl_steps(
+            separate, left, drawn, (None, "columns"), (0, 1), RESIDUAL_STEPS, mask=seen
+        )
+        model = PartlyKnownModel(self.atoms)
+        start = [xp.concat([first.coefficients, share], axis=1), atoms]
+        constraints: tuple[Constraint, ...] = (self.constraint, "columns")
+        spec = Specification(
+            kind="nmf",
+            X=self.X,
+            loss=self.loss,
+            model=model,
+            shapes=tuple(tuple(block.shape) for block in start),
+            constraints=constraints,
+            rho=(self.rho, self.rho),
+            free=(0, 1),
+            sample_weight=None,
+            mask=self.mask,
+        )
+        found = solve(spec, replace(options, init=start), rng)
+        return Found(
+            found.blocks[0],
+            found.blocks[1],
+            found.objective,
+            found.gap,
+            found.converged,
+            found.message,
+            first.n_iter + found.n_iter,
+        )
+
+    @property
+    def _scale(self) -> float:
+        """The unit of errors of the objective: eps times the mass."""
+        mass = float(array_namespace(self.X).sum(self.X))
+        parts = losses_of(self.loss)
+        return mass * sum(part.eps for part in parts if isinstance(part, Wasserstein))
+
+    def _optimality_gap(self, coefficients: Array, dual: Array) -> float:
+        """
+        Bound on what is lost by the coefficients, beside the gap of the loss itself.
+
+        The loss is convex, and ``u`` its gradient: it is at least ``Phi(Y) + <u, Y' - Y>`` at every
+        other model Y'. The minimum of that bound plus ``rho E`` is known in closed form. It is
+        below the objective by ``rho KL(C | C*)`` with its minimiser C*: ``exp(-Xi(u)/rho)``, or the
+        softmax in each row.
+        """
+        xp = array_namespace(self.X)
+        if len(losses_of(self.loss)) > 1:
+            dual = self._gradient(coefficients)
+        u = xp.reshape(dual, (self.X.shape[0], -1))
+        if self.mask is not None:
+            u = xp.where(xp.reshape(self.mask, u.shape), u, 0.0)
+        possible = xp.sum(self.atoms, axis=1) > 0
+        u = xp.where(possible[None, :], u, 0.0)  # no model has mass there
+        if not bool(xp.all(xp.isfinite(u))):
+            return math.inf
+        logs = xp.matmul(u, self.atoms) * (-1.0 / self.rho)
+        if self.constraint == "rows":
+            logs = logs - logsumexp(logs, 1, xp)[:, None]
+        best = xp.exp(xp.minimum(logs, 0.5 * math.log(float(xp.finfo(logs.dtype).max))))
+        filled = (coefficients > 0) & ~(best > 0)  # underflow: the other form has no cancellation
+        a = xp.where(filled, coefficients, 1.0)
+        entries = xp.where(
+            filled,
+            a * (xp.log(a) - logs - 1.0),
+            kl_divergence(xp.where(filled, 0.0, coefficients), best, xp),
+        )
+        return self.rho * float(xp.sum(entries))
+
+    def _gradient(self, coefficients: Array) -> Array:
+        """The gradient of a sum of losses in the model, of the shape of X."""
+        xp = array_namespace(self.X)
+        losses = losses_of(self.loss)
+        model = xp.reshape(xp.matmul(coefficients, self.atoms.mT), self.X.shape)
+        terms = terms_of(losses, self.X, None, None, self.mask)
+        allowed = 1e-2 * CERTIFIED_GAP * max(self._scale, sum(term.scale for term in terms))
+        found = [term.certify(model, allowed, CERTIFICATE_ITERATIONS).gradient for term in terms]
+        total = found[0]
+        for other in found[1:]:
+            total = total + other
+        return total
