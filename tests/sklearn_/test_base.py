@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import wtfarray as wtf
 from wtfarray.sklearn import WassersteinCP, WassersteinNMF, WassersteinTucker
 
 pytestmark = pytest.mark.usefixtures("numpy_estimators")
@@ -27,6 +28,49 @@ def test_scikit_learn_estimator_checks_pass(estimator, check):
 def fitted(request):
     X = data_of(request.param)
     return request.param(2, **FAST).fit(X), X
+
+
+class TestVerbose:
+    def test_bars_are_shown(self, capsys):
+        pytest.importorskip("tqdm")
+        X = bumps()
+        model = WassersteinNMF(**FAST, verbose=True)
+        model.partial_fit(X[:12])
+        assert "objective" in capsys.readouterr().err
+        model.partial_fit(X[12:])
+        assert "batch" in capsys.readouterr().err
+        model.transform(X)
+        assert "objective" in capsys.readouterr().err
+        model.set_params(verbose=False).partial_fit(X[:12]).transform(X)
+        assert capsys.readouterr().err == ""
+
+
+class TestBatches:
+    def test_batch_that_does_not_converge_warns(self):
+        X = bumps()
+        model = WassersteinNMF(**FAST).partial_fit(X[:12])
+        model.set_params(max_iter=1, tol=1e-12)
+        with pytest.warns(ConvergenceWarning, match="WassersteinNMF: stopped after max_iter = 1"):
+            model.partial_fit(X[12:])
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("eps", 0.3), ("rho_atoms", 1e-2), ("n_components", 3), ("cost", "cityblock")],
+    )
+    def test_changed_parameters_are_refused(self, name, value):
+        X = bumps()
+        model = WassersteinNMF(**FAST).partial_fit(X[:12])
+        model.set_params(**{name: value})
+        with pytest.raises(ValueError, match=rf"{name} is {value!r}, but the first batch was"):
+            model.partial_fit(X[12:])
+        model.fit(X).partial_fit(X[:12])
+
+    def test_equal_costs_are_no_change(self):
+        X, cost = bumps(), wtf.grid_cost(16)[0]
+        model = WassersteinNMF(**FAST, cost=cost).partial_fit(X[:12])
+        model.set_params(cost=cost.copy()).partial_fit(X[12:])
+        with pytest.raises(ValueError, match="cost is"):
+            model.set_params(cost=2.0 * cost).partial_fit(X[12:])
 
 
 class TestFitted:

@@ -111,5 +111,5 @@ class TestPartialFit:
         model = WassersteinNMF(**FAST).partial_fit(bumps())
         with pytest.raises(ValueError, match="15 features"):
             model.partial_fit(bumps()[:, :-1])
-        with pytest.raises(ValueError, match="n_components is 3: expected that of the first"):
+        with pytest.raises(ValueError, match="n_components is 3, but the first batch was"):
             model.set_params(n_components=3).partial_fit(bumps())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace, is_array_api_obj, is_numpy_array
 from array_api_compat import device as device_of
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -51,6 +51,8 @@ PROJECTION_TOL = 1e-9
 """Tolerance of `transform`, a convex problem."""
 PROJECTION_ITERATIONS = 1000
 """Largest number of iterations of `transform`."""
+FREE_PARAMETERS = ("init", "n_init", "max_iter", "tol", "random_state", "verbose")
+"""Parameters that may change between batches: they do not belong to the objective."""
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -77,6 +79,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         max_iter: int = 300,
         tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_components = n_components
         self.cost = cost
@@ -90,6 +93,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.verbose = verbose
 
     def _grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The grid of samples of this shape."""
@@ -150,21 +154,44 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         if first:
             self._fit_from_scratch(samples)
             return self
+        self._refuse_changed_parameters()
         spec = self._problem(samples)
-        if spec.shapes[1:] != tuple(tuple(block.shape) for block in self._last):
-            msg = f"n_components is {self.n_components}: expected that of the first batch"
-            raise ValueError(msg)
         past = self.n_samples_seen_ / samples.total
-        blocks, n_iter = proximal_step(
-            spec, self._last, self.loss_.eps, past, max_iter=self.max_iter, tol=self.tol
+        blocks, n_iter, message = proximal_step(
+            spec,
+            self._last,
+            self.loss_.eps,
+            past,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            progress=bool(self.verbose),
         )
+        if message is not None:
+            warnings.warn(f"{type(self).__name__}: {message}", ConvergenceWarning, stacklevel=2)
         blocks = with_unit_components(spec, blocks)
         self._set_fitted(samples, blocks, running_share(past))
         self.n_iter_ += n_iter
         self.n_samples_seen_ += samples.total
         return self
 
+    def _refuse_changed_parameters(self) -> None:
+        """Refuse parameters of the objective other than those of the first batch."""
+        for name, before in self._first_parameters.items():
+            now = getattr(self, name)
+            if now is before or _same(now, before):
+                continue
+            msg = (
+                f"{name} is {now!r}, but the first batch was fitted with {before!r}: expected no "
+                f"change; call fit to begin anew"
+            )
+            raise ValueError(msg)
+
     def _fit_from_scratch(self, samples: Samples) -> None:
+        self._first_parameters = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in FREE_PARAMETERS
+        }
         self._sample_shape = tuple(samples.data.shape[1:])
         self._grid_shape = self._grid(self._sample_shape)
         self.loss_ = transport_loss(
@@ -179,6 +206,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             max_iter=self.max_iter,
             tol=self.tol,
             rng=np.random.default_rng(seed),
+            progress=bool(self.verbose),
         )
         if not result.converged:
             warnings.warn(
@@ -356,6 +384,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 tol=PROJECTION_TOL,
                 max_iter=PROJECTION_ITERATIONS,
                 mask=None if whole else self._on_grid(rows(mask, group)),
+                progress=bool(self.verbose),
             )
             if not projected.converged:
                 message = f"{type(self).__name__}: {projected.message}"
@@ -437,3 +466,15 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True
         return tags
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values of a parameter are equal, also if they are arrays or hold some."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if is_array_api_obj(a) and is_array_api_obj(b):
+        x: Array = a
+        y: Array = b
+        xp = array_namespace(x)
+        return xp is array_namespace(y) and x.shape == y.shape and bool(xp.all(x == y))
+    return type(a) is type(b) and bool(a == b)

@@ -66,6 +66,8 @@ class WassersteinNMF(WassersteinDecomposition):
         Tolerance on the relative decrease of the objective, at which the fit stops.
     random_state : int, numpy.random.RandomState or None
         Seed of the initialisation.
+    verbose : bool, default False
+        Show a progress bar in `fit`, `partial_fit`, `transform` and `score` (needs tqdm).
 
     Attributes
     ----------
@@ -112,6 +114,7 @@ class WassersteinNMF(WassersteinDecomposition):
         max_iter: int = 300,
         tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
     ) -> None:
         super().__init__(
             n_components,
@@ -126,6 +129,7 @@ class WassersteinNMF(WassersteinDecomposition):
             max_iter=max_iter,
             tol=tol,
             random_state=random_state,
+            verbose=verbose,
         )
         self.grid_shape = grid_shape
 
@@ -149,7 +153,8 @@ class WassersteinCP(WassersteinDecomposition):
         A name: as for `WassersteinNMF`. A list: one matrix
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
+    verbose
         As for `WassersteinNMF`.
 
     Attributes
@@ -192,7 +197,8 @@ class WassersteinTucker(WassersteinDecomposition):
         mode. A single number is used for all of them, limited to the size of the mode.
     cost
         As for `WassersteinCP`.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
+    verbose
         As for `WassersteinNMF`, but ``lam`` must be finite.
 
     Attributes

@@ -12,12 +12,13 @@ from array_api_compat import device as device_of
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.options import SolverOptions
+from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.specification import Kind, Specification, specify
 from wtfarray._fit.starts import feasible, kl_steps
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
-from wtfarray._solvers.envelope import minimise
+from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.objective import JointObjective
 from wtfarray.sklearn._samples import Samples
 
@@ -95,9 +96,10 @@ def fit_all(
     max_iter: int,
     tol: float,
     rng: np.random.Generator,
+    progress: bool = False,
 ) -> FitSolution:
     """The best of several initialisations."""
-    options = SolverOptions(init=init, tol=tol, max_iter=max_iter)
+    options = SolverOptions(init=init, tol=tol, max_iter=max_iter, progress=progress)
     return best_of(n_init, spec, options, rng)
 
 
@@ -109,7 +111,8 @@ def proximal_step(
     *,
     max_iter: int,
     tol: float,
-) -> tuple[list[Array], int]:
+    progress: bool = False,
+) -> tuple[list[Array], int, str | None]:
     """
     Fit a batch, over all blocks at once, with a proximal term on the atoms.
 
@@ -118,7 +121,8 @@ def proximal_step(
     is eps strongly convex relative to the entropy. Steps then decrease like one over the number of
     samples seen: a stochastic proximal point method in the geometry of the entropy.
 
-    Returns the blocks, to be averaged with `running_share`, and the number of iterations.
+    Returns the blocks, to be averaged with `running_share`, the number of iterations, and why it
+    stopped if it did not converge.
     """
     X = spec.X
     xp = array_namespace(X)
@@ -140,15 +144,25 @@ def proximal_step(
         references.append(block ** (weight / (spec.rho[k] + weight)))
     problem = replace(spec.problem(), rho=tuple(rho), references=tuple(references))
     objective = JointObjective(problem, start)
-    found = minimise(
-        objective,
-        objective.pack(start),
-        (1.0,),
-        tol=BATCH_TOL * tol,
-        max_iter=max_iter,
-        report=lambda *_: False,
-    )
-    return objective.blocks(found.x), found.n_iter
+    with ProgressBar("batch", visible=progress, total=max_iter) as bar:
+
+        def report(step: Progress, _: object) -> bool:
+            bar.step(step.current.point.value, step.current.gap)
+            return False
+
+        found = minimise(
+            objective,
+            objective.pack(start),
+            (1.0,),
+            tol=BATCH_TOL * tol,
+            max_iter=max_iter,
+            report=report,
+        )
+    reason = found.reason
+    message = None
+    if not reason.is_optimal:
+        message = reason.message("envelope", BATCH_TOL * tol, max_iter)
+    return objective.blocks(found.x), found.n_iter, message
 
 
 def running_share(past: float) -> float:
