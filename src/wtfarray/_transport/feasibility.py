@@ -78,7 +78,7 @@ def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
         msg = (
             f"Y cannot be reached from X at a finite cost in sample {sample}: the bins "
             f"{', '.join(map(str, where))}{more} of X have mass {found.supply:.6g}, and all bins "
-            f"that they can reach have mass {found.demand:.6g} in Y; expected a Y that can be "
+            f"that they can reach have mass {found.demand:.6g} in Y: expected a Y that can be "
             "reached, or a loss with finite lam"
         )
         raise ValueError(msg)
@@ -105,7 +105,7 @@ def _refuse_long_moves(problem: TransportProblem, Y: Array, reach: int) -> None:
             msg = (
                 f"Y cannot be reached from X at a finite cost in sample {sample}: {names[0]} has "
                 f"mass {float(one[sample, bin_]):.6g} up to bin {bin_}, and {names[1]} has mass "
-                f"{float(within[sample, bin_]):.6g} up to the bin {reach} further on; expected a Y "
+                f"{float(within[sample, bin_]):.6g} up to the bin {reach} further on: expected a Y "
                 "that can be reached, a larger reach, or a loss with finite lam"
             )
             raise ValueError(msg)
