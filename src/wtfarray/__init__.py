@@ -1,6 +1,8 @@
 """Non-negative matrix and tensor factorisation with a smoothed Wasserstein loss."""
 
 from wtfarray._arrays.axes import Axis
+from wtfarray._fit.coupled import coupled
+from wtfarray._fit.coupled_result import CoupledFactorisation
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import FitState, Record
 from wtfarray._fit.rank_records import RankRecord, RankScan
@@ -34,6 +36,7 @@ __all__ = [
     "BandedCost",
     "BlockDual",
     "Certificate",
+    "CoupledFactorisation",
     "Factorisation",
     "FitState",
     "Frobenius",
@@ -49,6 +52,7 @@ __all__ = [
     "Unmixing",
     "Wasserstein",
     "__version__",
+    "coupled",
     "cp",
     "cp_dual",
     "cp_to_tensor",

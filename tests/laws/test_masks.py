@@ -40,17 +40,19 @@ def tight(X, Y, loss, **options):
 
 @numpy_only
 class TestLoss:
+    @pytest.mark.parametrize("debias", [False, True])
     @given(seed=SEEDS, lam=st.sampled_from([0.3, 5.0, 50.0]))
-    @settings(max_examples=15)
-    def test_a_missing_bin_does_not_exist(self, seed, lam):
+    @settings(max_examples=10)
+    def test_a_missing_bin_does_not_exist(self, seed, lam, debias):
         """Sample by sample, the loss is that on the observed bins and their costs alone."""
         X, Y, mask = data((3, 6), seed), data((3, 6), seed + 1, 1.4), some((3, 6), seed)
         (cost,) = wtf.grid_cost(6)
-        found = tight(spoilt(X, mask), spoilt(Y, mask), wtf.Wasserstein(cost, 0.1, lam), mask=mask)
+        loss = wtf.Wasserstein(cost, 0.1, lam, debias=debias)
+        found = tight(spoilt(X, mask), spoilt(Y, mask), loss, mask=mask)
         assert found.converged
         total, gradient = 0.0, np.zeros_like(Y)
         for i, kept in enumerate(mask):
-            alone = wtf.Wasserstein(cost[np.ix_(kept, kept)], 0.1, lam)
+            alone = wtf.Wasserstein(cost[np.ix_(kept, kept)], 0.1, lam, debias=debias)
             part = tight(X[i, kept], Y[i, kept], alone)
             total += float(part.value)
             gradient[i, kept] = part.gradient

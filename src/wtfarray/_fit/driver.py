@@ -28,6 +28,7 @@ from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import NOT_A_BOUND, Wasserstein
+from wtfarray._models.coupled import CoupledModel
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.block_descent import Sweep, descend
 from wtfarray._solvers.envelope import Progress
@@ -296,6 +297,8 @@ def certify(
 
 def _advice_on_mass(spec: Specification) -> str:
     """Advice for samples that are probably not normalised, such as counts or 8-bit images."""
+    if isinstance(spec.model, CoupledModel):
+        return ""
     transports = any(isinstance(loss, Wasserstein) for loss in spec.losses)
     if not transports or not is_sampled(spec.loss, tuple(spec.X.shape)):
         return ""

@@ -156,5 +156,6 @@ def _checkpoint(
     arguments = (
         *(spec.kind, spec.model, spec.shapes, spec.rho, spec.constraints, spec.free),
         *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
+        *spec.details,
     )
     return Checkpoint(path, arrays, arguments)

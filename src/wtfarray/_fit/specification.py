@@ -71,6 +71,11 @@ class Specification:
         """The summands of the loss."""
         return losses_of(self.loss)
 
+    @property
+    def details(self) -> tuple[object, ...]:
+        """What else the result depends on."""
+        return ()
+
     def problem(self, batch: int | None = None) -> FactorisationProblem:
         """The problem for a solver, which processes ``batch`` samples at once."""
         return FactorisationProblem(
@@ -119,7 +124,7 @@ def specify(
         if comm is not None and any(getattr(part, "debias", False) for part in losses_of(loss)):
             msg = "comm was given with a debiased loss: expected debias=False"
             raise ValueError(msg)
-        return data, _sample_weight(sample_weight, data, shared=sums.shared), seen
+        return data, checked_sample_weight(sample_weight, data, shared=sums.shared), seen
 
     X, sample_weight, mask = sums.agree(check)
     if sums.any(mask is not None) and mask is None:
@@ -306,7 +311,10 @@ def _rho(rho: float | Sequence[float], modes: int, blocks: int) -> tuple[float, 
     return numbers + numbers[-1:] * (blocks - len(numbers))
 
 
-def _sample_weight(sample_weight: Array | None, X: Array, *, shared: bool) -> Array | None:
+def checked_sample_weight(
+    sample_weight: Array | None, X: Array, *, shared: bool = False
+) -> Array | None:
+    """The weights of the samples of X, (n_0,), in its library and dtype."""
     if sample_weight is None:
         return None
     xp = array_namespace(X)

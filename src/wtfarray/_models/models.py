@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
@@ -115,6 +116,10 @@ class CPModel:
         ones = xp.ones((factor.shape[1],), dtype=factor.dtype, device=device_of(factor))
         return ones * self.scale
 
+    def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
+        """The shape of the model tensor."""
+        return _model_shape(blocks[: self.modes])
+
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
         plain = not self.learns_weights and self.scale == 1.0
@@ -143,6 +148,10 @@ class TuckerModel:
     """A Tucker model; its blocks are the factors, then the core."""
 
     modes: int
+
+    def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
+        """The shape of the model tensor."""
+        return _model_shape(blocks[: self.modes])
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
@@ -178,6 +187,10 @@ class PartlyKnownModel:
         """Number of factors."""
         return 2
 
+    def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
+        """The shape of the model tensor."""
+        return _model_shape(blocks[: self.modes])
+
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model, (n, features)."""
         return array_namespace(*blocks).matmul(blocks[0], self._atoms(blocks[1]).mT)
@@ -212,7 +225,24 @@ class PartlyKnownModel:
         return array_namespace(learned).concat([self.known, learned], axis=1)
 
 
-Model = CPModel | TuckerModel | PartlyKnownModel
+class Model(Protocol):
+    """A model tensor that is linear in each of its blocks."""
+
+    @property
+    def modes(self) -> int:
+        """Number of factors."""
+
+    def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
+        """The shape of the model tensor."""
+
+    def tensor(self, blocks: Sequence[Array]) -> Array:
+        """The model tensor."""
+
+    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
+        """The adjoints of all blocks."""
+
+    def block(self, blocks: Sequence[Array], k: int) -> Block:
+        """The model as a linear map of one block."""
 
 
 def atoms_of(factors: Sequence[Array], core: Array | None, weights: Array | None) -> Array:

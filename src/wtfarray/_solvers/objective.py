@@ -67,9 +67,8 @@ class FactorisationProblem:
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
-        rows = tuple(factor.shape[0] for factor in blocks[: self.model.modes])
-        dual = observed(dual, self.mask)
-        return self.model.adjoints(array_namespace(dual).reshape(dual, rows), blocks)
+        dual, shape = observed(dual, self.mask), self.model.shape(blocks)
+        return self.model.adjoints(array_namespace(dual).reshape(dual, shape), blocks)
 
     def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
         """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""

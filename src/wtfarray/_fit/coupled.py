@@ -1,0 +1,176 @@
+"""Factorisation of several data sets with the same samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, TypedDict, Unpack, cast
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from wtfarray._arrays.axes import checked_axes
+from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.masks import filled_with_means
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    axis_index,
+    known_options,
+    positive_integer,
+    sequence_of_arrays,
+)
+from wtfarray._fit.coupled_result import CoupledFactorisation
+from wtfarray._fit.coupled_specification import (
+    CoupledSpecification,
+    checked_sources,
+    specify_coupled,
+)
+from wtfarray._fit.journal import FitState
+from wtfarray._fit.options import FitOptions, solver_options
+from wtfarray._fit.restarts import best_of
+from wtfarray._fit.specification import checked_sample_weight
+from wtfarray._fit.starts import svd_factor
+from wtfarray._losses.labels import check_cost_labels
+from wtfarray._losses.protocol import Loss
+from wtfarray._models.entropy import Constraint, constrained_axes
+
+
+class CoupledOptions(TypedDict, total=False):
+    """Keywords of `coupled`; documented in `cp`."""
+
+    rho: float | Sequence[float]
+    constraints: Sequence[Constraint] | None
+    fixed: Sequence[int]
+    init: object
+    n_init: int
+    rng: int | np.random.Generator | None
+    tol: float
+    max_iter: int
+    sample_weight: Array | None
+    batch: int | None
+    callback: Callable[[FitState], object] | None
+    progress: bool
+    checkpoint: str | PathLike[str] | None
+
+
+def coupled(
+    X: Sequence[Array],
+    /,
+    rank: int,
+    losses: Sequence[Loss],
+    *,
+    weights: Sequence[float] | None = None,
+    mask: Sequence[Array | None] | None = None,
+    **options: Unpack[CoupledOptions],
+) -> CoupledFactorisation:
+    """
+    Factorise several data sets with the same samples, which share their coefficients.
+
+    ``X[s] ~ c_s A B_s^T`` minimises ``sum_s w_s Phi_s(X[s], c_s A B_s^T)`` plus the entropies of
+    the coefficients A and of the atoms B_s. The scale c_s is the mean mass of a sample of X[s], or
+    1 if all samples of all data sets have mass one.
+
+    Parameters
+    ----------
+    X : sequence of arrays (n, ...)
+        The data sets, matrices or tensors whose first mode indexes the same n samples.
+    rank : int
+        Number of components.
+    losses : sequence of Loss
+        The loss of each data set.
+    weights : sequence of float, optional
+        The weight of each loss, by default one.
+    mask : sequence of arrays of bool or None, optional
+        For each data set None, or True where it was observed, as for `cp`. A sample that a data set
+        lacks is masked as a whole; its entries in X may have any values.
+    **options
+        As for `cp`, without ``solver`` and ``axes``: ``rho`` and ``constraints`` have one entry for
+        the coefficients and one for the atoms of each data set, in this order, and so does
+        ``init`` if it is given as a list of factors. By default the coefficients of a sample sum to
+        one if all samples have mass one, and are not constrained otherwise.
+
+    Returns
+    -------
+    CoupledFactorisation
+        Unpacks as ``coefficients, atoms``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> rng = np.random.default_rng(0)
+    >>> A = rng.dirichlet(np.ones(2), 10)
+    >>> spectra = A @ rng.dirichlet(np.ones(12), 2)
+    >>> counts = A @ rng.dirichlet(np.ones(7), 2)
+    >>> loss = wtf.Wasserstein(wtf.grid_cost(12), eps=0.02, lam=10.0)
+    >>> fit = wtf.coupled([spectra, counts], 2, [loss, wtf.KullbackLeibler()], rng=0)
+    >>> coefficients, atoms = fit
+    >>> coefficients.shape, [b.shape for b in atoms]
+    ((10, 2), [(12, 2), (7, 2)])
+    >>> fit.project([spectra[:3], None]).shape
+    (3, 2)
+    """
+    known = list(CoupledOptions.__annotations__)
+    known_options("coupled", options, [*known, "weights", "mask"])
+    sequence_of_arrays("X", X)
+    pairs = [without_labels(f"X[{k}]", array) for k, array in enumerate(X)]
+    if isinstance(mask, Sequence):
+        mask = [without_labels(f"mask[{k}]", m)[0] for k, m in enumerate(mask)]
+    sources = checked_sources([array for array, _ in pairs], losses, weights, mask)
+    axes = [
+        checked_axes(None, found, tuple(source.X.shape))
+        for (_, found), source in zip(pairs, sources, strict=True)
+    ]
+    for source, named in zip(sources, axes, strict=True):
+        check_cost_labels(source.loss, named)
+    fixed = {axis_index("fixed", k, 1 + len(sources)) for k in options.get("fixed", ())}
+    sample_weight = without_labels("sample_weight", options.get("sample_weight"))[0]
+    spec = specify_coupled(
+        sources,
+        rank,
+        rho=options.get("rho", 1e-2),
+        constraints=options.get("constraints"),
+        free=tuple(k for k in range(1 + len(sources)) if k not in fixed),
+        sample_weight=checked_sample_weight(sample_weight, sources[0].X),
+    )
+    if not spec.free:
+        msg = f"fixed is {tuple(options['fixed'])}: expected at least one block to be left free"
+        raise ValueError(msg)
+    starts = positive_integer("n_init", options.get("n_init", 1))
+    if starts > 1 and options.get("checkpoint") is not None:
+        msg = f"checkpoint was given with n_init = {starts}: expected a single start"
+        raise ValueError(msg)
+    rng = np.random.default_rng(options.get("rng"))
+    given = cast("FitOptions", {**options, "init": _init(spec, options.get("init"), rng)})
+    checked = solver_options(spec, given)
+    solution = best_of(starts, spec, checked, rng)
+    best = CoupledFactorisation.of(solution, axes, checked.batch)
+    if not best.converged:
+        warnings.warn(f"coupled: {best.message}", stacklevel=2)
+    return best
+
+
+def _init(spec: CoupledSpecification, init: Any, rng: np.random.Generator) -> object:
+    """The initialisation for blocks side by side: given factors, normalised, or a name."""
+    xp = array_namespace(spec.X)
+    if isinstance(init, CoupledFactorisation):
+        init = [init.coefficients, *(fit.factors[1] for fit in init.fits)]
+    elif isinstance(init, str) and init == "nnsvd":
+        complete = spec.X if spec.mask is None else filled_with_means(spec.X, spec.mask)
+        atoms = svd_factor(complete, 1, spec.shapes[0][1], rng)
+        start, init = 0, [svd_factor(complete, 0, spec.shapes[0][1], rng)]
+        for features, _ in spec.shapes[1:]:
+            init.append(atoms[start : start + features, :])
+            start += features
+    if not isinstance(init, (list, tuple)) or len(init) != spec.modes:
+        return init
+    # The scales of two sets of atoms cannot both go into the coefficients: drop them.
+    blocks = [init[0]]
+    for k in range(1, spec.modes):
+        block, axes = init[k], constrained_axes(spec.constraints[k], 2)
+        if axes is not None and k in spec.free:
+            total = xp.sum(block, axis=axes, keepdims=True)
+            block = block / xp.where(total > 0, total, 1.0)
+        blocks.append(block)
+    return blocks

@@ -1,0 +1,264 @@
+"""The problem of several data sets that share their coefficients: the checked arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.samples import mass_tolerance, per_sample, take_samples
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_data,
+    common_namespace,
+    instance_of,
+    positive_integer,
+    positive_number,
+    same_dtype,
+)
+from wtfarray._fit.specification import Specification, is_sampled
+from wtfarray._losses.loss_sum import losses_of
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.selection import terms_of
+from wtfarray._losses.source_term import SourceTerm
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.coupled import CoupledModel
+from wtfarray._models.entropy import Constraint, check_constraint
+from wtfarray._models.models import CPModel
+from wtfarray._solvers.objective import FactorisationProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One of the data sets: all its samples, 0 where nothing was observed."""
+
+    X: Array
+    loss: Loss
+    weight: float
+    mask: Array | None
+
+    @property
+    def features(self) -> int:
+        """Number of entries of a sample."""
+        return math.prod(self.X.shape[1:])
+
+    def samples(self) -> NDArray[np.intp] | None:
+        """The samples of which something was observed; None if these are all."""
+        if self.mask is None:
+            return None
+        xp = array_namespace(self.X)
+        seen = xp.any(self.mask, axis=tuple(range(1, self.mask.ndim)))
+        seen = to_host(xp.astype(seen, self.X.dtype)) > 0
+        return None if seen.all() else np.flatnonzero(seen)
+
+    def terms(
+        self, columns: slice, sample_weight: Array | None, batch: int | None
+    ) -> list[SourceTerm]:
+        """The terms of the loss, on the samples that the data set has."""
+        X, mask, rows = self.X, self.mask, self.samples()
+        if rows is not None:
+            X, mask = take_samples(X, rows), take_samples(mask, rows)
+            if bool(array_namespace(X).all(mask)):
+                mask = None
+            if sample_weight is not None:
+                sample_weight = take_samples(sample_weight, rows)
+        return [
+            SourceTerm(term, columns, rows, tuple(X.shape), self.weight)
+            for term in terms_of(losses_of(self.loss), X, sample_weight, batch, mask)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledSpecification(Specification):
+    """A checked problem of several data sets; X and the mask hold them side by side."""
+
+    sources: tuple[Source, ...] = field(default=())
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The losses of all data sets."""
+        return tuple(part for source in self.sources for part in losses_of(source.loss))
+
+    @property
+    def details(self) -> tuple[object, ...]:
+        """The shapes and weights of the data sets, on which the result depends as well."""
+        return tuple((tuple(source.X.shape), source.weight) for source in self.sources)
+
+    def problem(self, batch: int | None = None) -> FactorisationProblem:
+        """The problem for a solver, which processes ``batch`` samples at once."""
+        terms, start = [], 0
+        for source in self.sources:
+            columns = slice(start, start + source.features)
+            terms += source.terms(columns, self.sample_weight, batch)
+            start = columns.stop
+        return FactorisationProblem(
+            model=self.model,
+            terms=list(terms),
+            rho=self.rho,
+            constraints=self.constraints,
+            free=self.free,
+            shape=tuple(self.X.shape),
+            mask=self.mask,
+        )
+
+    def part(self, k: int) -> Specification:
+        """The problem of one data set alone, a matrix model."""
+        source = self.sources[k]
+        assert isinstance(self.model, CoupledModel)
+        return Specification(
+            kind="nmf",
+            X=source.X,
+            loss=source.loss,
+            model=CPModel(2, learns_weights=False, scale=self.model.scales[k]),
+            shapes=(self.shapes[0], self.shapes[1 + k]),
+            constraints=(self.constraints[0], self.constraints[1 + k]),
+            rho=(self.rho[0], self.rho[1 + k]),
+            free=(0, 1),
+            sample_weight=self.sample_weight,
+            mask=source.mask,
+        )
+
+
+def checked_sources(
+    Xs: Sequence[Array],
+    losses: Sequence[Loss],
+    weights: Sequence[float] | None,
+    masks: Sequence[Array | None] | None,
+) -> tuple[Source, ...]:
+    """Check the data sets, which must have the same samples, and their losses."""
+    for name, given in (("X", Xs), ("losses", losses), ("weights", weights), ("mask", masks)):
+        if given is None and name in ("weights", "mask"):
+            continue
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            msg = f"{name} is a {type(given).__name__}: expected a list with one entry per data set"
+            raise TypeError(msg)
+        if len(given) != len(Xs) or not given:
+            msg = f"{name} has {len(given)} entries: expected {max(1, len(Xs))}, one per data set"
+            raise ValueError(msg)
+    xp = common_namespace(**{f"X[{k}]": X for k, X in enumerate(Xs)})
+    sources: list[Source] = []
+    for k, (X, loss) in enumerate(zip(Xs, losses, strict=True)):
+        mask = as_mask(f"mask[{k}]", None if masks is None else masks[k], X, f"X[{k}]")
+        X = as_data(f"X[{k}]", observed(X, mask), xp)  # noqa: PLW2901
+        if X.ndim < 2 or X.shape[0] != Xs[0].shape[0]:
+            msg = (
+                f"X[{k}] has shape {tuple(X.shape)}: expected the {Xs[0].shape[0]} samples of X[0] "
+                "in its first mode, and at least one more mode"
+            )
+            raise ValueError(msg)
+        expected = "a loss of wtfarray, or an object with value_and_gradient"
+        instance_of(f"losses[{k}]", loss, Loss, expected)
+        if not is_sampled(loss, tuple(X.shape)):
+            msg = f"losses[{k}] transports the first mode: expected one that indexes samples"
+            raise ValueError(msg)
+        weight = 1.0 if weights is None else positive_number(f"weights[{k}]", weights[k])
+        first = sources[0].X if sources else X
+        same_dtype(f"X[{k}]", X, "X[0]", first)
+        sources.append(Source(X, loss, weight, mask))
+    return tuple(sources)
+
+
+def specify_coupled(
+    sources: tuple[Source, ...],
+    rank: int,
+    *,
+    rho: float | Sequence[float],
+    constraints: Sequence[Constraint] | None,
+    free: tuple[int, ...],
+    sample_weight: Array | None,
+    scales: tuple[float, ...] | None = None,
+) -> CoupledSpecification:
+    """The problem of checked data sets; ``scales`` are those of an earlier fit, if given."""
+    rank = positive_integer("rank", rank)
+    n, unit = sources[0].X.shape[0], all(map(_has_unit_samples, sources))
+    if constraints is None:
+        columns: Constraint = "columns"
+        constraints = ("rows" if unit else None, *(columns for _ in sources))
+    if isinstance(constraints, str) or len(constraints) != 1 + len(sources):
+        msg = (
+            f"constraints is {constraints!r}: expected {1 + len(sources)} entries, for the "
+            "coefficients and the atoms of each data set"
+        )
+        raise ValueError(msg)
+    shapes = ((n, rank), *((source.features, rank) for source in sources))
+    for k, constraint in enumerate(constraints):
+        check_constraint(f"constraints[{k}]", constraint, 2)
+    for k, source in enumerate(sources):
+        balanced = any(
+            isinstance(loss, Wasserstein) and math.isinf(loss.lam)
+            for loss in losses_of(source.loss)
+        )
+        conserved = constraints[0] == "rows" and constraints[1 + k] == "columns"
+        if balanced and not (conserved and _has_unit_samples(source)):
+            msg = (
+                f"losses[{k}] is balanced (lam = inf): expected samples of mass one in every data "
+                "set, the default constraints, or a finite lam"
+            )
+            raise ValueError(msg)
+    if scales is None:
+        scales = tuple(
+            _mean_mass(source) if constraint == "columns" and not unit else 1.0
+            for source, constraint in zip(sources, constraints[1:], strict=True)
+        )
+    xp = array_namespace(sources[0].X)
+    mask = None
+    if any(source.mask is not None for source in sources):
+        mask = xp.concat([_flat_mask(source) for source in sources], axis=1)
+    return CoupledSpecification(
+        kind="nmf",
+        X=xp.concat([xp.reshape(source.X, (n, -1)) for source in sources], axis=1),
+        loss=sources[0].loss,
+        model=CoupledModel(scales),
+        shapes=shapes,
+        constraints=tuple(constraints),
+        rho=_rho(rho, len(shapes)),
+        free=free,
+        sample_weight=sample_weight,
+        mask=mask,
+        sources=sources,
+    )
+
+
+def _rho(rho: float | Sequence[float], blocks: int) -> tuple[float, ...]:
+    """One weight for the coefficients and the atoms of each data set."""
+    if not isinstance(rho, Sequence):
+        return (positive_number("rho", rho),) * blocks
+    if len(rho) != blocks:
+        msg = f"rho has {len(rho)} entries: expected a number, or {blocks} of them"
+        raise ValueError(msg)
+    return tuple(positive_number(f"rho[{k}]", value) for k, value in enumerate(rho))
+
+
+def _flat_mask(source: Source) -> Array:
+    """The mask of a data set, (n, features)."""
+    xp = array_namespace(source.X)
+    shape = (source.X.shape[0], source.features)
+    if source.mask is None:
+        return xp.ones(shape, dtype=xp.bool, device=device_of(source.X))
+    return xp.reshape(source.mask, shape)
+
+
+def _has_unit_samples(source: Source) -> bool:
+    """Whether the samples have mass one; those that the data set lacks are ignored."""
+    xp = array_namespace(source.X)
+    unit = xp.abs(per_sample(source.X) - 1.0) <= mass_tolerance(source.X)
+    if source.mask is not None:
+        axes = tuple(range(1, source.mask.ndim))
+        unit = (unit & xp.all(source.mask, axis=axes)) | ~xp.any(source.mask, axis=axes)
+    return bool(xp.all(unit))
+
+
+def _mean_mass(source: Source) -> float:
+    """The mean mass of a sample, if entries are missing an estimate."""
+    xp = array_namespace(source.X)
+    count = float(math.prod(source.X.shape))
+    if source.mask is not None:
+        count = float(xp.sum(xp.astype(source.mask, source.X.dtype)))
+    return float(xp.sum(source.X)) / count * source.features
