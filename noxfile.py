@@ -81,6 +81,19 @@ def tests(session: nox.Session, backend: str) -> None:
 
 
 @nox.session
+def distributed(session: nox.Session) -> None:
+    """Run fits of two processes, by MPI (mpich) and by torch.distributed (gloo)."""
+    install(session, extra="mpi,torch", group="test")
+    session.install("-c", "constraints.txt", "mpich")
+    env = {"OMP_NUM_THREADS": "1"}
+    session.run("pytest", "--backend", "numpy", "tests/distributed", *session.posargs, env=env)
+    script = "examples/distributed.py"
+    mpiexec = ("mpiexec", "-n", "2", "python", "-m", "mpi4py")
+    session.run(*mpiexec, script, "--quick", env=env)
+    session.run("torchrun", "--nproc-per-node", "2", script, "--quick", env=env)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; warnings are errors."""
     install(session, extra="sklearn", group="docs")

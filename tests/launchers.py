@@ -60,9 +60,14 @@ def launch(kind, code, tmp_path):
     """Run code on two processes; a hang fails the test."""
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE.format(kind=kind) + textwrap.dedent(code), encoding="utf-8")
+    return launch_command([*launcher(kind), str(script)])
+
+
+def launch_command(command):
+    """Run a command; a hang fails the test."""
     begin = time.monotonic()
     run = subprocess.run(
-        [*launcher(kind), str(script)],
+        command,
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -71,6 +76,28 @@ def launch(kind, code, tmp_path):
     )
     lines = [line for line in run.stdout.splitlines() if line]
     return Launch(run.returncode, lines, run.stderr, time.monotonic() - begin)
+
+
+def check_command_line(kind, tmp_path):
+    """The fit of two processes to a file is that of one, in one file."""
+    import numpy as np
+
+    import wtfarray as wtf
+
+    data, one, two = (tmp_path / name for name in ("big.npy", "one.npz", "two.npz"))
+    np.save(data, np.random.default_rng(0).dirichlet(np.ones(64), 21).reshape(21, 8, 8))
+    options = ["fit", str(data), "--rank", "2", "--eps", "0.05", "--tol", "1e-4", "--quiet"]
+    module = ["-m", "wtfarray"]
+    alone = launch_command([sys.executable, *module, *options, "--out", str(one)])
+    command = [*launcher(kind), *module, *options, "--comm", kind, "--out", str(two)]
+    team = launch_command(command)
+    assert alone.code == 0, alone.errors
+    assert team.code == 0, team.errors
+    first, second = wtf.load(one), wtf.load(two)
+    assert second.shape == first.shape
+    assert second.objective == pytest.approx(first.objective, rel=1e-4)
+    for a, b in zip(first.factors, second.factors, strict=True):
+        np.testing.assert_allclose(a, b, atol=0.02)
 
 
 FIT = """

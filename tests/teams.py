@@ -1,16 +1,18 @@
 """Fits of several processes, as threads of one, beside the fit of a single process."""
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers import to_numpy
 
 import wtfarray as wtf
 from wtfarray.distributed import run_threads
 
+quietly = pytest.mark.filterwarnings("ignore:(cp|nmf|tucker). (stopped|interrupted):UserWarning")
+"""Filters of warnings hold for all threads: they are set for a whole test."""
 TIMEOUT = 60.0
 """Seconds after which a rank that waits for ever fails a test."""
 
@@ -31,9 +33,7 @@ def traced(function, X, *args, last=math.inf, **options):
         steps.append(state.objective)
         return len(steps) >= last
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return Trace(function(X, *args, callback=keep, **options), steps)
+    return Trace(function(X, *args, callback=keep, **options), steps)
 
 
 def parts(values, cuts):

@@ -2,7 +2,7 @@
 
 import numpy as np
 from helpers import numpy_only
-from teams import GRID_LOSS, assert_alike, images, traced
+from teams import GRID_LOSS, assert_alike, images, quietly, traced
 
 import wtfarray as wtf
 from wtfarray.distributed import Communicator, run_threads
@@ -26,6 +26,7 @@ class OwnCommunicator:
         self._comm.fail(message)
 
 
+@quietly
 @numpy_only
 def test_own_communicator():
     def fit(comm):

@@ -495,3 +495,16 @@ class TestProjectMass:
         assert result.exit_code == NOT_CONVERGED
         assert "divide each by its sum" in result.stderr
         assert "stopped after max_iter = 1" in result.stderr
+
+
+def test_comm_reads_rows_of_npy_files_only(tmp_path, on_numpy):
+    from wtfarray.cli._data import read_rows
+    from wtfarray.distributed import threads
+
+    X = np.arange(14.0).reshape(7, 2)
+    np.save(tmp_path / "X.npy", X)
+    parts = [read_rows(tmp_path / "X.npy", comm) for comm in threads(3)]
+    assert np.array_equal(np.concatenate(parts), X)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(ValueError, match=r"--comm was given with .*X\.csv: expected an \.npy file"):
+        read_rows(tmp_path / "X.csv", threads(1)[0])

@@ -1,7 +1,7 @@
 """Teams of processes of MPI, started as a user starts them."""
 
 import pytest
-from launchers import FAULTS, check_fault, check_fit, check_interrupt
+from launchers import FAULTS, check_command_line, check_fault, check_fit, check_interrupt
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 
@@ -13,6 +13,10 @@ def test_fit_is_that_of_one_process(tmp_path):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_of_one_process_ends_all(fault, tmp_path):
     check_fault("mpi", fault, tmp_path)
+
+
+def test_command_line(tmp_path):
+    check_command_line("mpi", tmp_path)
 
 
 def test_interrupt_of_one_process_interrupts_all(tmp_path):

@@ -1,8 +1,10 @@
 """One fit of several processes: equal to that of one, and never a hang."""
 
 import math
+import os
 import signal
-import warnings
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from teams import (
     TIMEOUT,
     assert_alike,
     images,
+    quietly,
     relative_differences,
     team_fit,
     traced,
@@ -22,7 +25,7 @@ from wtfarray._fit.team import Interrupts
 from wtfarray._transport import anderson
 from wtfarray.distributed import run_threads, threads
 
-pytestmark = pytest.mark.filterwarnings("ignore:(cp|nmf|tucker). stopped")
+pytestmark = quietly
 
 
 @pytest.fixture(autouse=True)
@@ -269,9 +272,7 @@ class TestFaults:
         def fit(comm):
             return self.fit(comm, callback=stop if comm.rank == 1 else None)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fits = run_threads(fit, 3, timeout=20.0)
+        fits = run_threads(fit, 3, timeout=20.0)
         assert [(fit.n_iter, fit.stopped) for fit in fits] == [(4, True)] * 3
 
     def test_interrupt_of_one_rank_interrupts_all(self):
@@ -282,9 +283,7 @@ class TestFaults:
         def fit(comm):
             return self.fit(comm, callback=interrupt if comm.rank == 1 else None)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fits = run_threads(fit, 2, timeout=20.0)
+        fits = run_threads(fit, 2, timeout=20.0)
         assert all("interrupted" in fit.message for fit in fits)
         assert np.array_equal(fits[0].factors[1], fits[1].factors[1])
 
@@ -321,11 +320,42 @@ class TestMessages:
             evaluations.append(found.history[-1].evaluations)
             return comm.messages - before[0], comm.bytes - before[1]
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            (few, few_bytes), _ = run_threads(lambda comm: fit(comm, 5), 2)
-            (many, many_bytes), _ = run_threads(lambda comm: fit(comm, 25), 2)
+        (few, few_bytes), _ = run_threads(lambda comm: fit(comm, 5), 2)
+        (many, many_bytes), _ = run_threads(lambda comm: fit(comm, 25), 2)
         more = evaluations[-1] - evaluations[0]
         assert 20 <= more <= 25
         assert (many - few) / 20 <= 12
         assert (many_bytes - few_bytes) / 20 <= 2**17
+
+
+@numpy_only
+def test_dask_array_is_refused_with_the_lines_that_load_shards():
+    class Array:
+        __module__ = "dask.array.core"
+
+    with pytest.raises(TypeError, match=r"X is a Array of dask(?s:.*)shard = (?s:.*)comm=comm"):
+        wtf.nmf(Array(), 2, GRID_LOSS)
+
+
+SHARDED = """
+import jax, numpy as np, wtfarray as wtf
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+mesh = Mesh(np.array(jax.devices()), ("samples",))
+X = jax.device_put(jax.numpy.ones((8, 6)), NamedSharding(mesh, PartitionSpec("samples")))
+wtf.nmf(X, 2, wtf.KullbackLeibler())
+"""
+
+
+def test_array_of_several_devices_is_refused_and_comm_named(backend):
+    if backend.name != "jax":
+        pytest.skip("only JAX divides arrays among devices")
+    flags = "--xla_force_host_platform_device_count=4"
+    run = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XLA_FLAGS": flags},
+    )
+    assert "X is divided among 4 devices" in run.stderr
+    assert "comm" in run.stderr

@@ -72,9 +72,26 @@ _CONVERSIONS = {
     "xarray": "{name}.to_numpy()",
     "scipy": "{name}.toarray()",
     "sparse": "{name}.todense()",
-    "dask": "{name}.compute()",
+    "dask": (
+        "{name}.compute(); or, if it is too large for one process, one shard on each of several:\n"
+        "    begin, end = (len({name}) * k // comm.size for k in (comm.rank, comm.rank + 1))\n"
+        "    shard = {name}[begin:end].compute()\n"
+        "    fit = wtfarray.nmf(shard, rank, loss, rng=0, comm=comm)"
+    ),
 }
 """How to convert containers that are not arrays, by the package that defines them."""
+
+
+def on_one_device(name: str, array: Array) -> Array:
+    """Return the array; refuse one of JAX that is divided among several devices."""
+    devices = getattr(device_of(array), "device_set", ())
+    if len(devices) > 1:
+        msg = (
+            f"{name} is divided among {len(devices)} devices: expected one device; start one "
+            "process for each, and pass its own samples and comm, of wtfarray.distributed"
+        )
+        raise ValueError(msg)
+    return array
 
 
 def as_floating(name: str, array: Array, xp: Namespace) -> Array:

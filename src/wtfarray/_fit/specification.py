@@ -25,6 +25,7 @@ from wtfarray._arrays.validation import (
     follow,
     instance_of,
     mass_range,
+    on_one_device,
     one_of,
     positive_integer,
     positive_number,
@@ -110,7 +111,7 @@ def specify(
 
     def check() -> tuple[Array, Array | None, Array | None]:
         xp = common_namespace(X=X)
-        seen = as_mask("mask", mask, X)
+        seen = as_mask("mask", mask, on_one_device("X", X))
         data = (as_data if comm is None else as_shard)("X", observed(X, seen), xp)
         instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
         sizes = _mode_sizes(kind, tuple(data.shape))

@@ -26,6 +26,7 @@ from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
 from wtfarray.cli._tables import factor_tables, write_table
+from wtfarray.distributed import gather
 
 CONVERGED, BAD_INPUT, NOT_CONVERGED, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
 EXIT_CODES = """
@@ -174,6 +175,13 @@ def command() -> None:
     help="File for the state of the fit; if it exists, the fit continues from it.",
 )
 @click.option(
+    "--comm",
+    "launcher",
+    type=click.Choice(["mpi", "torch"]),
+    help="Fit together with the other processes of mpiexec or torchrun: each reads some rows of "
+    "DATA, an .npy file, and the first one writes the result.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("fit.npz"),
@@ -211,6 +219,7 @@ def fit(
     init: Path | None,
     seed: int,
     max_iter: int,
+    launcher: str | None,
     *,
     debias: bool,
     normalise: bool,
@@ -218,14 +227,9 @@ def fit(
     **options: Any,
 ) -> int:
     """Fit DATA, an .npy, .npz, .csv or .mat file or a folder of images; samples come first."""
-    _data.check_output("--out", out, [".npz"])
-    _data.check_output("--checkpoint", options["checkpoint"], [".npz"])
-    if figure is not None:
-        _data.check_output("--plot", figure, _figure_suffixes())
-    if tables is not None:
-        tables.mkdir(parents=True, exist_ok=True)
-        _data.check_output("--csv", tables / "factor_0.csv", [".csv"])
-    X = _data.on_grid(_data.read_array(data, key, grid, gaps=missing is not None), grid)
+    _check_outputs(out, options["checkpoint"], figure, tables)
+    comm = _data.team(launcher)
+    X = _data.on_grid(_data.read_samples(data, key, grid, comm, gaps=missing is not None), grid)
     mask = _data.observed(X, missing)
     X = _data.normalised(X, mask) if normalise else X
     chosen = _loss(loss, X.shape, grid, cost, eps, lam, debias=debias)
@@ -236,7 +240,9 @@ def fit(
         "rng": seed,
         "max_iter": max_iter,
         "init": init and _data.read_fit(init),
+        "comm": comm,
     }
+    quiet = quiet or (comm is not None and comm.rank > 0)
     solve: Any = {"cp": wtf.cp, "nmf": wtf.nmf, "tucker": wtf.tucker}[model]
     size: object = rank if model == "tucker" or len(rank) > 1 else rank[0]
     screen = Console(stderr=True)
@@ -255,6 +261,10 @@ def fit(
     if interrupted:
         why = result.message.replace("stopped by the callback", "interrupted: the best so far")
         result = replace(result, message=why)
+    whole_fit = result if comm is None else gather(result, comm)
+    if whole_fit is None:
+        return CONVERGED  # rank 0 has all of it
+    result = whole_fit
     written = [_data.write_output(out, result.save, _say)]
     asked = [out]
     if figure is not None:
@@ -276,6 +286,19 @@ def fit(
     if interrupted:
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
+
+
+def _check_outputs(
+    out: Path, checkpoint: Path | None, figure: Path | None, tables: Path | None
+) -> None:
+    """Refuse files that cannot be written, before the fit."""
+    _data.check_output("--out", out, [".npz"])
+    _data.check_output("--checkpoint", checkpoint, [".npz"])
+    if figure is not None:
+        _data.check_output("--plot", figure, _figure_suffixes())
+    if tables is not None:
+        tables.mkdir(parents=True, exist_ok=True)
+        _data.check_output("--csv", tables / "factor_0.csv", [".csv"])
 
 
 def _show(rows: Table) -> bool:

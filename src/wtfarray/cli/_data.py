@@ -17,6 +17,7 @@ import wtfarray as wtf
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.storage import try_to_write
 from wtfarray.cli._tables import read_table
+from wtfarray.distributed import Communicator, mpi, torch_distributed
 
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
 BACKENDS = ("numpy", "torch", "jax", "cupy")
@@ -77,6 +78,48 @@ def _read_npy(path: Path) -> Real:
         msg = f"{path} is not an .npy file"
         raise ValueError(msg)  # noqa: TRY004
     return array
+
+
+def team(launcher: str | None) -> Communicator | None:
+    """The processes that were started together, by mpiexec or torchrun; None for this one alone."""
+    if launcher is None:
+        return None
+    if launcher == "mpi":
+        return mpi()
+    try:
+        import torch
+    except ImportError:
+        msg = "--comm torch needs torch: pip install 'wtfarray[torch]'"
+        raise ImportError(msg) from None
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    return torch_distributed()
+
+
+def read_samples(
+    path: Path,
+    key: str | None,
+    size: tuple[int, ...] | None,
+    comm: Communicator | None,
+    *,
+    gaps: bool,
+) -> Real:
+    """The data, or the part of them that this process of several fits."""
+    return read_array(path, key, size, gaps=gaps) if comm is None else read_rows(path, comm)
+
+
+def read_rows(path: Path, comm: Communicator) -> Real:
+    """The samples of this process: a part of the rows of an ``.npy`` file."""
+    if path.suffix.lower() != ".npy":
+        msg = f"--comm was given with {path}: expected an .npy file, of which each process reads a "
+        msg += "part"
+        raise ValueError(msg)
+    whole = np.load(path, mmap_mode="r", allow_pickle=False)
+    if whole.ndim == 0:
+        msg = f"{path} holds a single number: expected samples"
+        raise ValueError(msg)
+    begin, end = (whole.shape[0] * k // comm.size for k in (comm.rank, comm.rank + 1))
+    return np.array(whole[begin:end])
 
 
 def _read_npz(path: Path, key: str | None) -> Real:

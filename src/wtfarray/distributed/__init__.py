@@ -6,8 +6,9 @@ as ``comm``.
 """
 
 from wtfarray._arrays.communicator import Communicator
+from wtfarray.distributed._gather import gather
 from wtfarray.distributed._mpi import mpi
 from wtfarray.distributed._threads import run_threads, threads
 from wtfarray.distributed._torch import torch_distributed
 
-__all__ = ["Communicator", "mpi", "run_threads", "threads", "torch_distributed"]
+__all__ = ["Communicator", "gather", "mpi", "run_threads", "threads", "torch_distributed"]

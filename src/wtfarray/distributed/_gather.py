@@ -1,0 +1,81 @@
+"""The fit of a team as a whole, on one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from array_api_compat import array_namespace
+from array_api_compat import device as device_of
+from numpy.typing import NDArray
+
+from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.samples import slices_of
+from wtfarray._arrays.typing import Array
+from wtfarray._fit.result import Factorisation
+
+CHUNK = 2**20
+"""Numbers in one message."""
+
+
+def gather(fit: Factorisation, comm: Communicator, /) -> Factorisation | None:
+    """
+    The fit to the samples of all processes, on rank 0.
+
+    Parameters
+    ----------
+    fit : Factorisation
+        The result of this process.
+    comm : Communicator
+        The team of the fit. All of its processes have to call this.
+
+    Returns
+    -------
+    Factorisation or None
+        With all rows of the first factor and of the dual variable, in the order of the ranks; the
+        labels of the samples are dropped. None on all ranks but 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import wtfarray as wtf
+    >>> from wtfarray.distributed import gather, run_threads
+    >>> X = np.random.default_rng(0).dirichlet(np.ones(12), 8)
+    >>> def fit(comm):
+    ...     mine = np.array_split(X, comm.size)[comm.rank]
+    ...     return gather(wtf.nmf(mine, 2, wtf.KullbackLeibler(), rng=0, comm=comm), comm)
+    >>> whole, other = run_threads(fit, 2)
+    >>> whole.factors[0].shape, other is None
+    ((8, 2), True)
+    """
+    rows = _rows(fit.factors[0], comm)
+    dual = _rows(fit.dual, comm)
+    if comm.rank != 0:
+        return None
+    axes = fit.axes and (Axis(fit.axes[0].name), *fit.axes[1:])
+    shape = (rows.shape[0], *fit.shape[1:])
+    return replace(fit, factors=[rows, *fit.factors[1:]], dual=dual, shape=shape, axes=axes)
+
+
+def _rows(mine: Array, comm: Communicator) -> Array:
+    """The rows of all processes on rank 0, an array without rows elsewhere."""
+    xp = array_namespace(mine)
+    counts = np.zeros(comm.size)
+    counts[comm.rank] = mine.shape[0]
+    ends = np.cumsum(comm.sum(counts)).astype(int)
+    begin, host = int(ends[comm.rank]) - mine.shape[0], to_host(mine)
+    step = max(1, CHUNK // max(1, int(np.prod(mine.shape[1:]))))
+    parts: list[NDArray[np.float64]] = [host[:0]]
+    for part in slices_of(int(ends[-1]), step):
+        chunk = np.zeros((part.stop - part.start, *mine.shape[1:]))
+        first, last = max(part.start, begin), min(part.stop, begin + mine.shape[0])
+        if first < last:
+            chunk[first - part.start : last - part.start] = host[first - begin : last - begin]
+        # Infinite where the model is 0: they pass as they are, because the others add 0.
+        chunk = comm.sum(chunk)
+        if comm.rank == 0:
+            parts.append(chunk)
+    whole = np.concatenate(parts)
+    return xp.asarray(whole, dtype=mine.dtype, device=device_of(mine))
