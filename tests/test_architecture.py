@@ -7,7 +7,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LIBRARY, TESTS = ROOT / "src" / "wtfarray", ROOT / "tests"
-PUBLIC = {"__init__", "__main__", "cli", "distributed", "jax", "plot", "sklearn", "torch"}
+PUBLIC = {
+    "__init__",
+    "__main__",
+    "anndata",
+    "cli",
+    "distributed",
+    "jax",
+    "plot",
+    "sklearn",
+    "torch",
+}
 # Beside an installed package of the same name the folder of its tests has another.
 FOLDERS = {"sklearn": "sklearn_"}
 

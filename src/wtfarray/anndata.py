@@ -1,0 +1,231 @@
+"""Matrix factorisation of AnnData and MuData objects (``pip install 'wtfarray[anndata]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.containers import is_a
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.validation import instance_of
+from wtfarray._fit import factorise
+from wtfarray._fit.coupled import coupled
+from wtfarray._fit.coupled_result import CoupledFactorisation
+from wtfarray._fit.result import Factorisation
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._transport.feature_costs import feature_cost
+
+__all__ = ["nmf"]
+
+EPS, LAM = 0.05, 10.0
+"""Parameters of the default loss, in units of the mean cost."""
+
+
+def nmf(
+    data: Any,
+    /,
+    rank: int,
+    loss: Loss | Mapping[str, Loss] | None = None,
+    *,
+    layer: str | None = None,
+    use_highly_variable: bool | None = None,
+    normalise: bool = True,
+    weights: Mapping[str, float] | None = None,
+    key: str = "wtf",
+    **options: Any,
+) -> Factorisation | CoupledFactorisation:
+    """
+    Factorise cells x features, and write the result into the object.
+
+    Of an AnnData, the coefficients of the cells are written to ``obsm["X_wtf"]``, the atoms to
+    ``varm["wtf"]`` (0 for features that were not used), and what was fitted to ``uns["wtf"]``. The
+    modalities of a MuData are fitted by `wtfarray.coupled`, with shared coefficients in its
+    ``obsm["X_wtf"]``, and atoms in ``varm["wtf"]`` of each modality.
+
+    Parameters
+    ----------
+    data : anndata.AnnData or mudata.MuData
+        Non-negative data, dense or sparse. Of a sparse matrix, only the features that are used are
+        made dense. Cells that a modality of a MuData lacks are missing entries.
+    rank : int
+        Number of components.
+    loss : Loss, or a mapping from modality to Loss, optional
+        By default the Wasserstein loss with the cosine distance between features as their cost, see
+        `wtfarray.feature_cost`, eps = 0.05 and lam = 10.
+    layer : str, optional
+        The layer with the data; by default ``X``.
+    use_highly_variable : bool, optional
+        Use the features marked in ``var["highly_variable"]`` only; by default if there are such
+        marks.
+    normalise : bool
+        Divide every cell by its sum over the features that are used.
+    weights : mapping from modality to float, optional
+        The weight of the loss of each modality of a MuData, by default 1.
+    key : str
+        The name under which the result is written.
+    **options
+        As for `wtfarray.nmf`, for a MuData as for `wtfarray.coupled`.
+
+    Returns
+    -------
+    Factorisation or CoupledFactorisation
+        The fit, with the names of cells and features.
+
+    Examples
+    --------
+    >>> from wtfarray import anndata as wad
+    >>> fit = wad.nmf(adata, 10, rng=0)  # doctest: +SKIP
+    >>> adata.obsm["X_wtf"].shape  # doctest: +SKIP
+    (2700, 10)
+    """
+    if is_a(data, "mudata", "MuData") or hasattr(data, "mod"):
+        return _nmf_of_modalities(
+            data, rank, loss, layer, use_highly_variable, weights, key, options, normalise=normalise
+        )
+    instance_of("key", key, str, "a str")
+    if weights is not None:
+        msg = "weights was given, but data is an AnnData: expected a MuData"
+        raise ValueError(msg)
+    if isinstance(loss, Mapping):
+        msg = "loss is a mapping, but data is an AnnData: expected one loss"
+        raise TypeError(msg)
+    used = _used_features("data", data, use_highly_variable)
+    X = _matrix("data", data, layer, used, normalise=normalise)
+    axes = (Axis("cell", _names(data.obs_names)), Axis("feature", _names(data.var_names[used])))
+    chosen = _default_loss(X) if loss is None else loss
+    fit = factorise.nmf(X, rank, chosen, **{"axes": axes, **options})
+    data.obsm[f"X_{key}"] = to_host(fit.factors[0])
+    data.varm[key] = _all_features(to_host(fit.factors[1]), used)
+    data.uns[key] = _facts(fit, layer, used, normalise=normalise)
+    return fit
+
+
+def _nmf_of_modalities(
+    data: Any,
+    rank: int,
+    loss: Loss | Mapping[str, Loss] | None,
+    layer: str | None,
+    use_highly_variable: bool | None,  # noqa: FBT001
+    weights: Mapping[str, float] | None,
+    key: str,
+    options: dict[str, Any],
+    *,
+    normalise: bool,
+) -> CoupledFactorisation:
+    """The coupled factorisation of the modalities of a MuData."""
+    modalities = dict(data.mod)
+    losses: dict[str, Any]
+    losses = dict(loss) if isinstance(loss, Mapping) else dict.fromkeys(modalities, loss)
+    shares = dict(weights or {})
+    for what, given in (("loss", losses), ("weights", shares)):
+        unknown = set(given) - set(modalities)
+        if unknown:
+            expected = ", ".join(map(repr, modalities))
+            msg = f"{what} names the modality {min(unknown)!r}: expected some of {expected}"
+            raise ValueError(msg)
+    cells = {name: i for i, name in enumerate(data.obs_names)}
+    arrays, masks, used = [], [], {}
+    for name, part in modalities.items():
+        used[name] = _used_features(f"data[{name!r}]", part, use_highly_variable)
+        X = _matrix(f"data[{name!r}]", part, layer, used[name], normalise=normalise)
+        rows = [cells[cell] for cell in part.obs_names]
+        whole = np.zeros((len(cells), X.shape[1]), dtype=X.dtype)
+        whole[rows] = X
+        seen = np.zeros((len(cells), 1), dtype=bool)
+        seen[rows] = True
+        arrays.append(whole)
+        masks.append(None if seen.all() else seen)
+        if losses.get(name) is None:
+            losses[name] = _default_loss(X)
+    fit = coupled(
+        arrays,
+        rank,
+        [losses[name] for name in modalities],
+        weights=[shares.get(name, 1.0) for name in modalities],
+        mask=masks,
+        **options,
+    )
+    data.obsm[f"X_{key}"] = to_host(fit.coefficients)
+    for (name, part), atoms in zip(modalities.items(), fit.fits, strict=True):
+        part.varm[key] = _all_features(to_host(atoms.factors[1]), used[name])
+        part.uns[key] = _facts(atoms, layer, used[name], normalise=normalise)
+    return fit
+
+
+def _used_features(
+    name: str,
+    data: Any,
+    use_highly_variable: bool | None,  # noqa: FBT001
+) -> NDArray[np.bool_]:
+    """Which features are fitted."""
+    for attribute in ("obs_names", "var_names", "var", "obsm", "varm", "uns", "layers"):
+        if not hasattr(data, attribute):
+            msg = f"{name} is a {type(data).__name__}: expected an AnnData or a MuData"
+            raise TypeError(msg)
+    marked = "highly_variable" in data.var
+    if use_highly_variable and not marked:
+        msg = f"{name} has no var['highly_variable']: expected marks, or use_highly_variable=False"
+        raise ValueError(msg)
+    if marked and use_highly_variable is not False:
+        used = np.asarray(data.var["highly_variable"], dtype=bool)
+        if not used.any():
+            msg = f"{name} has no feature marked in var['highly_variable']: expected at least one"
+            raise ValueError(msg)
+        return used
+    return np.ones(len(data.var_names), dtype=bool)
+
+
+def _matrix(
+    name: str, data: Any, layer: str | None, used: NDArray[np.bool_], *, normalise: bool
+) -> NDArray[Any]:
+    """The features that are used, dense."""
+    if layer is not None and layer not in data.layers:
+        expected = ", ".join(map(repr, data.layers)) or "None, there are no layers"
+        msg = f"layer is {layer!r}, which {name} does not have: expected {expected}"
+        raise ValueError(msg)
+    stored = data.X if layer is None else data.layers[layer]
+    part = stored[:, np.flatnonzero(used)]
+    X: NDArray[Any] = np.asarray(part.toarray() if hasattr(part, "toarray") else part)
+    if X.dtype not in (np.float32, np.float64):
+        X = X.astype(np.float64)
+    if normalise:
+        mass = X.sum(axis=1, keepdims=True)
+        X = X / np.where(mass > 0, mass, 1)
+    return X
+
+
+def _default_loss(X: NDArray[Any]) -> Wasserstein:
+    return Wasserstein(feature_cost(X, "cosine"), EPS, LAM)
+
+
+def _names(index: Any) -> list[str]:
+    return [str(name) for name in index]
+
+
+def _all_features(atoms: NDArray[np.float64], used: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The atoms on all features: 0 on those that were not used."""
+    whole = np.zeros((used.size, atoms.shape[1]))
+    whole[used] = atoms
+    return whole
+
+
+def _facts(
+    fit: Factorisation, layer: str | None, used: NDArray[np.bool_], *, normalise: bool
+) -> dict[str, Any]:
+    """What was fitted, in types that files of AnnData can hold."""
+    return {
+        "loss": repr(fit.loss),
+        "rank": int(fit.factors[0].shape[1]),
+        "layer": layer or "X",
+        "features": int(used.sum()),
+        "normalise": normalise,
+        "objective": fit.objective,
+        "gap": fit.gap,
+        "converged": fit.converged,
+        "message": fit.message,
+    }
