@@ -1,4 +1,4 @@
-"""What the three experiments share: their command line, tables and figures."""
+"""What the experiments share: their command line, tables and figures."""
 
 from __future__ import annotations
 
