@@ -325,3 +325,20 @@ def test_debiased_loss_agrees_with_numpy(lam):
     assert float(value) == pytest.approx(float(expected.value), rel=1e-8)
     np.testing.assert_allclose(to_numpy(gradient), expected.gradient, atol=1e-4)
     assert float(found(X, X)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_relaxed_data_agree_with_numpy():
+    X, Y = samples(1.0)
+    loss = wtf.Wasserstein(wtf.grid_cost(4), 0.2, 1.0, source_lam=0.5)
+    expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), loss, tol=1e-12)
+    value, (in_X, in_Y) = jax.value_and_grad(partial(wasserstein_loss, tol=1e-12), (0, 1))(
+        X, Y, loss
+    )
+    assert float(value) == pytest.approx(float(expected.value), rel=1e-9)
+    np.testing.assert_allclose(to_numpy(in_Y), expected.gradient, atol=1e-5)
+    change = 1e-4 * X
+    values = [
+        float(wtf.wasserstein(to_numpy(X + t * change), to_numpy(Y), loss, tol=1e-12).value)
+        for t in (1.0, -1.0)
+    ]
+    assert float(jnp.sum(in_X * change)) == pytest.approx(0.5 * (values[0] - values[1]), rel=1e-5)

@@ -58,6 +58,14 @@ class TestGradient:
         )
         assert float(wasserstein_loss(X, X, loss).detach()) < 1e-9
 
+    def test_gradcheck_passes_if_mass_may_stay_behind(self, device):
+        X, Y = tensors(device, 1.0, (2, 3))
+        loss = wtf.Wasserstein(wtf.grid_cost(3), 0.5, 1.0, source_lam=0.7)
+        assert torch.autograd.gradcheck(
+            lambda X, Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
+            (X.requires_grad_(), Y.requires_grad_()),
+        )
+
     def test_gradcheck_passes_along_other_modes(self, device):
         X, Y = tensors(device, 1.0, (3, 1, 2))
         loss = wtf.Wasserstein(wtf.grid_cost(2, 3), eps=0.5, lam=1.0, modes=(2, 0))

@@ -223,6 +223,7 @@ class Settings:
     transported: tuple[int, ...]
     tol: float
     max_iter: int
+    source_lam: float
     debias: bool
     non_negative: bool
     """Whether the loss is known to be non-negative."""
@@ -250,6 +251,7 @@ class Settings:
             loss.transported(shape),
             tol,
             max_iter,
+            loss.source_lam,
             loss.debias,
             non_negative,
         )
@@ -306,7 +308,14 @@ def _compiled(
 
     def problem_at(eps: Any, data: Array) -> TransportProblem:
         arguments = (settings.lam, order, settings.known_range)
-        return compiled_problem(data, costs, eps, *arguments, all_finite=settings.all_finite)
+        return compiled_problem(
+            data,
+            costs,
+            eps,
+            *arguments,
+            all_finite=settings.all_finite,
+            source_lam=settings.source_lam,
+        )
 
     data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
     problem = problem_at(settings.eps, data)

@@ -372,6 +372,7 @@ def describe_loss(loss: Loss, prefix: str = "cost") -> tuple[dict[str, Any], dic
         "modes": loss.modes,
         "costs": list(costs),
         "debias": loss.debias,
+        "source_lam": None if math.isinf(loss.source_lam) else loss.source_lam,
     }
     bins = [cost.bins if isinstance(cost, BandedCost) else None for cost in loss.costs]
     if any(bins):
@@ -421,8 +422,17 @@ def read_loss(
     lam = get(described, "lam", (float, int, type(None)))
     modes = get(described, "modes", (list, type(None)))
     eps = get(described, "eps", (float, int))
-    debias = get(described, "debias", bool) if "debias" in described else False
-    loss = Wasserstein(costs, eps, math.inf if lam is None else lam, modes, debias=debias)
+    # Files of earlier versions have neither.
+    debias = get({"debias": False, **described}, "debias", bool)
+    source = get({"source_lam": None, **described}, "source_lam", (float, int, type(None)))
+    loss = Wasserstein(
+        costs,
+        eps,
+        math.inf if lam is None else lam,
+        modes,
+        debias=debias,
+        source_lam=math.inf if source is None else source,
+    )
     loss.transported(shape)  # refuses costs of another size
     return loss
 

@@ -116,6 +116,10 @@ def gradients_at(
     log_Kf, log_adjoint = _kernel_products(problem, Y, g) if known is None else known
     least = float(xp.finfo(Y.dtype).smallest_normal)
     gradient_X = (xp.log(xp.maximum(problem.data, least)) - log_Kf) * eps
+    if problem.relaxes_data:
+        # -dPhi*/dX = s (1 - (K f / X)^(1-k)), of which the other is the limit for large s.
+        s = problem.source_lam
+        gradient_X = dual_of_potential(gradient_X * (s / (s + eps)), s, xp)
     # Where Y is 0: the solution of g/lam + log q = log(least), q = exp(g/eps) K^T a.
     at_zero = (math.log(least) - log_adjoint) * (1.0 / (1.0 / eps + 1.0 / lam))
     u = dual_of_potential(xp.where(allowed, g, at_zero), lam, xp)

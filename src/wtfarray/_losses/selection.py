@@ -91,6 +91,7 @@ def _transport_term(
     problem, shape = sums.agree(bound), tuple(X.shape)
     plain = sample_weight is None and sums.all(problem.missing is None)
     alone = plain and not sums.shared
+    plain, alone = (flag and not problem.relaxes_data for flag in (plain, alone))
     if alone and not has_distant_bins(problem) and is_sparse_tensor(problem):
         return SparseTensorTerm(problem, shape)
     if plain and batch is None and has_sparse_samples(problem, sums):

@@ -171,12 +171,13 @@ class TransportTerm:
             self.work += solver.evaluations * solver.work_per_evaluation
         gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
         values = -problem.value(point.marginal) - problem.mass * point.shift
+        mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
         g = point.g
         del point  # free its arrays
         u = dual_of_potential(g, problem.lam, xp, problem.kernel.eps)
         if may_use_exp(problem.lam, problem.kernel.eps, float(xp.finfo(Y.dtype).eps)):
-            # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of X.
-            values = (per_sample(Y) - problem.mass) * problem.lam + values
+            # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.
+            values = (per_sample(Y) - mass) * problem.lam + values
         else:
             values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
         return _Part(solver.g, u, values, gaps, error, done, evaluations * Y.shape[0])

@@ -69,6 +69,10 @@ class Wasserstein:
         blur: the loss is then 0 at ``Y = X`` and positive elsewhere, if the kernels are positive
         definite, as on grids with ``p <= 2``. Costs must be symmetric. Fits with
         ``solver="envelope"`` only.
+    source_lam : float
+        Penalty of the first marginal: mass of X may stay behind at a price of about ``source_lam``
+        per unit, for data with noise, background or outliers. ``inf`` (the default) transports all
+        of X. Needs a finite ``lam``.
 
     Examples
     --------
@@ -91,6 +95,7 @@ class Wasserstein:
     labels: tuple[Axis, ...] = field(default=(), init=False)
     """The labels of the bins of each cost, if it has any."""
     debias: bool = False
+    source_lam: float = math.inf
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class Wasserstein:
         modes: Sequence[int | Sequence[int]] | None = None,
         *,
         debias: bool = False,
+        source_lam: float = math.inf,
     ) -> None:
         matrices = tuple(costs) if isinstance(costs, (list, tuple)) else (costs,)
         if not matrices:
@@ -123,15 +129,37 @@ class Wasserstein:
         object.__setattr__(self, "labels", tuple(axis for _, axis in labelled))
         one_of("debias", debias, (False, True))
         object.__setattr__(self, "debias", bool(debias))
+        source_lam = positive_number("source_lam", source_lam, infinite=True)
+        object.__setattr__(self, "source_lam", source_lam)
+        self._refuse_relaxed_data()
         if debias:
             for k, cost in enumerate(matrices):
                 check_symmetric(f"costs[{k}]", cost)
+
+    def _refuse_relaxed_data(self) -> None:
+        """Refuse a finite ``source_lam`` with other options that exclude it."""
+        if math.isinf(self.source_lam):
+            return
+        if math.isinf(self.lam):
+            msg = (
+                f"source_lam is {self.source_lam} and lam is inf: expected a finite lam as well, "
+                "or source_lam=inf"
+            )
+            raise ValueError(msg)
+        if self.debias:
+            msg = (
+                f"source_lam is {self.source_lam} with debias=True, which is not convex in both "
+                "marginals: expected source_lam=inf, or debias=False"
+            )
+            raise ValueError(msg)
 
     def __repr__(self) -> str:
         """Sizes of the costs, eps, lam, modes and whether the loss is debiased."""
         sizes = ", ".join(str(cost.shape[0]) for cost in self.costs)
         modes = "" if self.modes is None else f", modes={self.modes}"
         rest = modes + ", debias=True" * self.debias
+        if not math.isinf(self.source_lam):
+            rest += f", source_lam={self.source_lam}"
         return f"Wasserstein(costs of {sizes} points, eps={self.eps}, lam={self.lam}{rest})"
 
     def bind(self, X: Array, /, mask: Array | None = None) -> TransportProblem:
@@ -167,7 +195,7 @@ class Wasserstein:
             missing = ~xp.reshape(xp.permute_dims(mask, order), (-1, *sizes))
             missing = self._missing_bins(missing)
         kernel = GibbsKernel.of(costs, self.eps)
-        return TransportProblem.of(stacked, kernel, self.lam, order, missing)
+        return TransportProblem.of(stacked, kernel, self.lam, order, missing, self.source_lam)
 
     def _missing_bins(self, missing: Array) -> Array | None:
         """The stacked ``missing``, None if no sample lacks only some of its bins."""

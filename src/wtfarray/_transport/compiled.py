@@ -52,12 +52,14 @@ def compiled_problem(
     known_range: float,
     *,
     all_finite: bool,
+    source_lam: float = math.inf,
 ) -> TransportProblem:
     """As `TransportProblem.of`, for evaluation in the log domain only."""
     axes = tuple(axis_kernel(cost, eps) for cost in costs)
     constant = per_sample(xlogx(data, jnp) - data) * (-eps)
     kernel = CompiledKernel(axes, eps, all_finite, known_range)
-    return TransportProblem(data, kernel, lam, order, per_sample(data), constant)
+    mass = per_sample(data)
+    return TransportProblem(data, kernel, lam, order, mass, constant, source_lam=source_lam)
 
 
 class Carry(NamedTuple):

@@ -51,6 +51,8 @@ def fallback_solver(solver: InnerSolver) -> InnerSolver | None:
     """Newton's method where Sinkhorn iterations did not converge; None if that is too slow."""
     problem = solver.problem
     kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
+    if problem.relaxes_data:
+        return None
     balanced = problem.conserves_mass
     if not falls_back_to_newton(bins, kernel.spacing(), kernel.eps, balanced=balanced):
         return None
@@ -59,6 +61,8 @@ def fallback_solver(solver: InnerSolver) -> InnerSolver | None:
 
 def has_distant_bins(problem: TransportProblem) -> bool:
     """Whether samples have few bins, many eps apart, so that the plan is nearly sparse."""
+    if problem.relaxes_data:
+        return False  # Newton's method is for an exact first marginal
     kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
     return prefers_newton(bins, kernel.spacing(), kernel.eps, balanced=problem.conserves_mass)
 

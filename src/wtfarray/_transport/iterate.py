@@ -132,3 +132,29 @@ def translation(
     shift = xp.log(total) * lam - xp.reshape(lowest, (-1,))
     scaled_Y /= spread(total, scaled_Y)
     return shift if problem.all_reachable else xp.where(mass > 0, shift, 0.0), scaled_Y
+
+
+def relaxed_translation(
+    problem: TransportProblem, g: Array, q: Array, Y: Array, live: Array | None
+) -> tuple[Array, Array, Array]:
+    """
+    As `translation` if the first marginal is relaxed; also returns q of the translated g.
+
+    A constant c multiplies q by ``exp(c / (s + eps))`` and ``Y exp(-g/lam)`` by ``exp(-c/lam)``; at
+    the best one their masses are equal.
+    """
+    xp = array_namespace(g)
+    lam, s = problem.lam, problem.source_lam + problem.kernel.eps
+    if live is not None:
+        g = xp.where(live, g, math.inf)
+    lowest = xp.min(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+    lowest = xp.where(lowest < math.inf, lowest, 0.0)
+    scaled_Y = xp.exp((lowest - g) * (1.0 / lam)) * Y
+    total, mass = per_sample(scaled_Y), per_sample(q)
+    usable = (total > 0) & (mass > 0)
+    logs = xp.log(xp.where(usable, total, 1.0)) - xp.log(xp.where(usable, mass, 1.0))
+    low = xp.reshape(lowest, (-1,))
+    shift = (logs - low * (1.0 / lam)) * (1.0 / (1.0 / s + 1.0 / lam))
+    shift = xp.where(usable, shift, 0.0)
+    scaled_Y = scaled_Y * spread(xp.exp((low + shift) * (-1.0 / lam)), Y)
+    return shift, scaled_Y, q * spread(xp.exp(shift * (1.0 / s)), q)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
-from wtfarray._arrays.typing import Array
+from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import certificate_batch
-from wtfarray._models.entropy import xlogx
+from wtfarray._models.entropy import largest_exponent, xlogx
 from wtfarray._transport.banded import map_cost
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel
@@ -93,6 +93,10 @@ class TransportProblem:
     As a function of the potential g the semi-unbalanced conjugate is the balanced one: with
     ``f = exp(g/eps)`` it is ``eps <X, log K f> - eps E(X)``, and its gradient in g is the second
     marginal ``q = f * K^T (X / K f)`` of the plan ``a_i K_ij f_j``, ``a = X / K f`` (Prop. 4, 5).
+
+    If the first marginal is relaxed as well, at a price of s = ``source_lam``, then with ``k = s /
+    (s + eps)`` the plan has ``a = (X / K f)^k``, and the conjugate is ``(s + eps) <X^k, (K
+    f)^(1-k)> - s <X, 1>``, in which the inner product is the mass of the plan.
     """
 
     data: Array
@@ -110,6 +114,8 @@ class TransportProblem:
     """Whether it is known that mass of X reaches every bin of every sample."""
     missing: Array | None = None
     """Bins, (N, ...) bool, that were not observed, where X is 0; None if all were."""
+    source_lam: float = math.inf
+    """Penalty of the first marginal."""
 
     @classmethod
     def of(
@@ -119,6 +125,7 @@ class TransportProblem:
         lam: float,
         order: tuple[int, ...],
         missing: Array | None = None,
+        source_lam: float = math.inf,
     ) -> TransportProblem:
         """Precompute the quantities that do not depend on g."""
         xp = array_namespace(data)
@@ -127,7 +134,9 @@ class TransportProblem:
         plain = PlainRange.of(data, mass, kernel)
         filled = data.shape[0] == 0 or float(xp.min(mass)) > 0
         all_reachable = kernel.all_finite and missing is None and filled
-        return cls(data, kernel, lam, order, mass, constant, plain, all_reachable, missing)
+        return cls(
+            data, kernel, lam, order, mass, constant, plain, all_reachable, missing, source_lam
+        )
 
     @cached_property
     def padding(self) -> Array | float:
@@ -147,23 +156,35 @@ class TransportProblem:
     def at_eps(self, eps: float) -> TransportProblem:
         """The same problem with another eps."""
         kernel = GibbsKernel.of(self.kernel.costs, eps)
-        return self.of(self.data, kernel, self.lam, self.order, self.missing)
+        return self.of(self.data, kernel, self.lam, self.order, self.missing, self.source_lam)
 
     def samples(self, batch: slice) -> TransportProblem:
         """The same problem for a slice of the samples."""
         missing = None if self.missing is None else self.missing[batch, ...]
-        return self.of(self.data[batch, ...], self.kernel, self.lam, self.order, missing)
+        data = self.data[batch, ...]
+        return self.of(data, self.kernel, self.lam, self.order, missing, self.source_lam)
 
     def some_samples(self, indices: NDArray[np.intp]) -> TransportProblem:
         """The same problem for the samples with the given indices."""
         missing = None if self.missing is None else take_samples(self.missing, indices)
         data = take_samples(self.data, indices)
-        return self.of(data, self.kernel, self.lam, self.order, missing)
+        return self.of(data, self.kernel, self.lam, self.order, missing, self.source_lam)
 
     @property
     def conserves_mass(self) -> bool:
         """Whether the transport is balanced: the loss of samples of different mass is infinite."""
         return math.isinf(self.lam)
+
+    @property
+    def relaxes_data(self) -> bool:
+        """Whether mass of X may stay behind, at a price."""
+        return not math.isinf(self.source_lam)
+
+    @property
+    def exponent(self) -> float:
+        """``k = s / (s + eps)``, 1 if the first marginal is exact."""
+        s = self.source_lam
+        return s / (s + self.kernel.eps) if self.relaxes_data else 1.0
 
     @property
     def damping(self) -> float:
@@ -213,18 +234,45 @@ class TransportProblem:
         f = xp.exp(logs)
         del logs
         Kf, lost = self._denominator(f)
+        if self.relaxes_data:
+            q = f * self.kernel.apply_adjoint((self.data / Kf) ** self.exponent)
+            q, too_large = self._rescaled(q, top)
+            value = xp.where(too_large, math.inf, self.value_of_plan(q))
+            return xp.where(lost, math.nan, value), q
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
         Kf = self.data / Kf
         q = self.kernel.apply_adjoint(Kf)
         q *= f
         return xp.where(lost, math.nan, value), q
 
+    def _rescaled(self, q: Array, top: Array) -> tuple[Array, Array]:
+        """
+        The marginal q of g from that of ``g - top``, and where, (N,), it is too large for that.
+
+        It is multiplied by ``exp(top / (s + eps))``.
+        """
+        xp = array_namespace(q)
+        exponent = top * (1.0 / (self.source_lam + self.kernel.eps))
+        limit = 0.5 * largest_exponent(q.dtype, xp)
+        return q * spread(xp.exp(xp.minimum(exponent, limit)), q), exponent > limit
+
+    def value_of_plan(self, q: Array) -> Array:
+        """``(s + eps) <q, 1> - s <X, 1>``, (N,): the conjugate if the first marginal is relaxed."""
+        s = self.source_lam
+        return per_sample(q) * (s + self.kernel.eps) - self.mass * s
+
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
         xp = array_namespace(g)
         log_adjoint, log_Kf = self._log_adjoint(g)
         log_q = self._masked(g) * (1.0 / self.kernel.eps) + log_adjoint
-        return self.value_of_logs(log_Kf), xp.exp(log_q)
+        return self.value_of_logs(log_Kf), self._exp(log_q, xp)
+
+    def _exp(self, log_q: Array, xp: Namespace) -> Array:
+        """The marginal q, at most the mass of X unless that is relaxed."""
+        if self.relaxes_data:
+            log_q = xp.minimum(log_q, 0.5 * largest_exponent(log_q.dtype, xp))
+        return xp.exp(log_q)
 
     def marginal(
         self, g: Array, *, safe: bool, masked: bool = True
@@ -239,12 +287,15 @@ class TransportProblem:
         xp = array_namespace(g)
         if safe:
             logs, log_Kf = self._log_adjoint(g)
-            q = xp.exp(self._masked(g) * (1.0 / self.kernel.eps) + logs)
+            q = self._exp(self._masked(g) * (1.0 / self.kernel.eps) + logs, xp)
             return Marginal(q, None, None, log_Kf), logs, 0.0 * self.mass
         logs, top = self._shifted(g)
         f = xp.exp(logs)
         Kf, lost = self._denominator(f)
-        back = self.kernel.apply_adjoint(self.data / Kf)
+        scaling = self.data / Kf
+        if self.relaxes_data:
+            scaling = scaling**self.exponent
+        back = self.kernel.apply_adjoint(scaling)
         if self.plain_range.never_underflows:
             lost = ~(top > -math.inf)  # samples in which all of g is -inf
         else:
@@ -257,11 +308,16 @@ class TransportProblem:
             lost = lost | (least < self.plain_range.threshold)
             back = xp.maximum(back, xp.full_like(back[:1, ...], self.plain_range.floor))
         f *= back
-        return Marginal(f, lost, Kf, top), xp.log(back), top * (1.0 / self.kernel.eps)
+        if self.relaxes_data:
+            f, _ = self._rescaled(f, top)
+        offset = top * (self.exponent / self.kernel.eps)  # of log K^T a
+        return Marginal(f, lost, Kf, top), xp.log(back), offset
 
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
         xp = array_namespace(marginal.q)
+        if self.relaxes_data:
+            return self.value_of_plan(marginal.q)
         if marginal.denominator is None:
             return self.value_of_logs(marginal.top)
         denominator = marginal.denominator
@@ -273,6 +329,12 @@ class TransportProblem:
         """``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf."""
         xp = array_namespace(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
+        if self.relaxes_data:
+            # X^k (K f)^(1-k) = X exp(w); written with expm1 for large s.
+            logs = xp.log(xp.where(self.data > 0, self.data, 1.0))
+            w = (finite - logs) * (1.0 - self.exponent)
+            total = self.source_lam + self.kernel.eps
+            return inner(self.data, xp.expm1(w)) * total + self.mass * self.kernel.eps
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
     def _shifted(self, g: Array) -> tuple[Array, Array]:
@@ -299,10 +361,13 @@ class TransportProblem:
         return self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
 
     def log_scaling(self, log_Kf: Array) -> Array:
-        """``log a = log(X / K f)``, -inf where X is 0."""
+        """``log a``, ``a = X / K f`` or its power; -inf where X is 0."""
         xp = array_namespace(log_Kf)
         positive = self.data > 0
-        return xp.where(positive, xp.log(xp.where(positive, self.data, 1.0)) - log_Kf, -math.inf)
+        logs = xp.log(xp.where(positive, self.data, 1.0)) - log_Kf
+        if self.relaxes_data:
+            logs = logs * self.exponent
+        return xp.where(positive, logs, -math.inf)
 
     def bounds(self, g: Array, Y: Array) -> tuple[Array, Array, Array]:
         """Dual value and duality gap of each sample, (N,) each, and the dual variable u at g."""
@@ -393,6 +458,8 @@ def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | N
     )
     kernel = GibbsKernel.of(costs, problem.kernel.eps)
     data = xp.astype(problem.data, xp.float64)
-    double = TransportProblem.of(data, kernel, problem.lam, problem.order, problem.missing)
+    double = TransportProblem.of(
+        data, kernel, problem.lam, problem.order, problem.missing, problem.source_lam
+    )
     known = {field.name: getattr(problem, field.name) for field in fields(TransportProblem)}
     return DoubleProductsProblem(**known, double=double)

@@ -34,7 +34,12 @@ from wtfarray._transport.anderson import (
     reweighted,
     without,
 )
-from wtfarray._transport.iterate import Iterate, search_radius, translation
+from wtfarray._transport.iterate import (
+    Iterate,
+    relaxed_translation,
+    search_radius,
+    translation,
+)
 from wtfarray._transport.potential import SATURATION
 from wtfarray._transport.problem import TransportProblem, with_double_products
 from wtfarray._transport.stragglers import Stragglers
@@ -144,11 +149,17 @@ def sinkhorn_step(
     marginal, logs, offset = problem.marginal(masked, safe=safe, masked=live is not None)
     scaled_Y, shift = target.Y, 0.0 * problem.mass
     if not problem.conserves_mass:
-        shift, scaled_Y = translation(problem, g, target.Y, live)
+        if problem.relaxes_data:
+            shift, scaled_Y, q = relaxed_translation(problem, g, marginal.q, target.Y, live)
+            marginal = replace(marginal, q=q)
+        else:
+            shift, scaled_Y = translation(problem, g, target.Y, live)
         g = g + spread(shift, g)
         if live is not None:
             g = xp.where(problem.reachable, g, SATURATION * problem.lam)
-        offset = offset + shift * (1.0 / problem.kernel.eps)
+        offset = offset + shift * (problem.exponent / problem.kernel.eps)
+        if problem.relaxes_data:
+            shift = 0.0 * shift  # the marginal is that of the translated g
     # phi = damping (g/lam + log q), and log q = (g - shift) / eps + log K^T a.
     rest = logs - spread(offset, g)
     rest *= damping

@@ -158,6 +158,12 @@ def command() -> None:
     default=10.0,
     help="Cost per unit of mass that is created or destroyed; inf: balanced.",
 )
+@click.option(
+    "--source-lam",
+    type=float,
+    default=math.inf,
+    help="Cost per unit of mass of the data that is left behind; inf: none is.",
+)
 @click.option("--debias", is_flag=True, help="Without the blur of the smoothing: see the docs.")
 @click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
 @click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
@@ -208,6 +214,7 @@ def fit(
     cost: Path | None,
     eps: float,
     lam: float,
+    source_lam: float,
     out: Path,
     tables: Path | None,
     figure: Path | None,
@@ -232,7 +239,7 @@ def fit(
     X = _data.on_grid(_data.read_samples(data, key, grid, comm, gaps=missing is not None), grid)
     mask = _data.observed(X, missing)
     X = _data.normalised(X, mask) if normalise else X
-    chosen = _loss(loss, X.shape, grid, cost, eps, lam, debias=debias)
+    chosen = _loss(loss, X.shape, grid, cost, eps, lam, debias=debias, source_lam=source_lam)
     converted = _data.to_backend(X, backend, device, dtype)
     options |= {
         "axes": _data.read_axes(data, X.shape),
@@ -326,7 +333,8 @@ def _loss(
         context = click.get_current_context()
         for option in ("cost", "eps", "lam", *options):
             if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
-                msg = f"--{option} was given with --loss {name}: expected --loss wasserstein"
+                given = option.replace("_", "-")
+                msg = f"--{given} was given with --loss {name}: expected --loss wasserstein"
                 raise ValueError(msg)
         return wtf.Frobenius() if name == "frobenius" else wtf.KullbackLeibler()
     if len(shape) < 2 and grid is None:
