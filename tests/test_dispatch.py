@@ -12,6 +12,12 @@ from wtfarray import _dispatch
 from wtfarray._dispatch import THRESHOLDS, NewtonRule
 
 CASES = [
+    ("chunk_size", (10**6, 10**9), {}, 2**22 // 1000),
+    ("chunk_size", (3, 3 * 2**30), {}, 1),
+    ("batch_of_chunk", (4096, 2**22, 0), {"in_cache": True}, 16),
+    ("batch_of_chunk", (4096, 2**22, 2**20), {"in_cache": True}, 128),
+    ("batch_of_chunk", (4096, 2**22, 0), {"in_cache": False}, 128),
+    ("batch_of_chunk", (5, 5000, 0), {"in_cache": True}, 1),
     ("falls_back_to_newton", (64, 4.01, 1.0), {"balanced": False}, True),
     ("falls_back_to_newton", (64, 4.0, 1.0), {"balanced": False}, False),
     ("falls_back_to_newton", (65, 9.0, 1.0), {"balanced": False}, False),
@@ -147,6 +153,8 @@ FIELDS = [
     ("linear_map_entries", 7, "forms_linear_maps", (2, 4), {}, False),
     ("escape_entries", 5, "tries_to_escape", (6, 2, 1e-6), {}, False),
     ("escape_tol", 1e-7, "tries_to_escape", (6, 2, 1e-6), {}, False),
+    ("chunk_entries", 2**10, "chunk_size", (100, 2**17), {}, 1),
+    ("chunk_batches", 4, "batch_of_chunk", (4096, 2**22, 0), {"in_cache": False}, 1024),
     ("history_entries", 5, "keeps_history", (6,), {}, False),
     ("coarsest_mode", 2, "can_be_halved", (4,), {}, True),
     ("dense_share", 0.1, "default_start", (0.2,), {}, "kl"),

@@ -60,6 +60,10 @@ class Thresholds:
     """In other libraries an operation has a larger overhead: at least this many entries."""
     batches: int = 4
     """And at most this many batches."""
+    chunk_entries: int = 2**22
+    """Data that do not fit into memory are read this many entries at a time: 32 MB in float64."""
+    chunk_batches: int = 32
+    """A chunk is solved in at least this many batches, each of which takes some 32 arrays."""
     certificate_entries: int = 2**16
     """Gaps are computed for this many entries at a time: this takes some fifteen temporaries."""
 
@@ -165,6 +169,20 @@ def batch_size(samples: int, entries: int, kernel_entries: int, *, in_cache: boo
     else:
         batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
     return math.ceil(samples / max(1, batches))
+
+
+def chunk_size(samples: int, entries: int) -> int:
+    """Default number of samples that are read at once from data of so many entries."""
+    return max(1, THRESHOLDS.chunk_entries * samples // entries)
+
+
+def batch_of_chunk(samples: int, entries: int, kernel_entries: int, *, in_cache: bool) -> int:
+    """Default number of samples of a chunk that are solved at once; see `batch_size`."""
+    size = math.ceil(samples / THRESHOLDS.chunk_batches)
+    if in_cache:
+        cached = max(THRESHOLDS.cached_entries, kernel_entries)
+        size = min(size, math.ceil(cached * samples / entries))
+    return size
 
 
 def certificate_batch(samples: int, entries: int) -> int:

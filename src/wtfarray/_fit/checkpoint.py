@@ -112,7 +112,11 @@ class Checkpoint:
             "history": write_records(history),
             "x": to_host(point.x),
             "gradient": to_host(point.gradient),
-            **{f"state_{k}": to_host(state) for k, state in enumerate(states)},
+            **{
+                f"state_{k}": to_host(state)
+                for k, state in enumerate(states)
+                if not isinstance(state, tuple)  # files as large as the data
+            },
             **{f"pairs_{name}": array for name, array in pairs.export().items()},
         }
         try:
@@ -205,7 +209,10 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
     found = Stored(
         Progress(level, steps, current, decrease, tightness, small_steps, failures),
         _stored_pairs(archive, point, dtype),
-        [array(f"state_{k}", state.shape) for k, state in enumerate(objective.states())],
+        [
+            state if isinstance(state, tuple) else array(f"state_{k}", state.shape)
+            for k, state in enumerate(objective.states())
+        ],
         read_records(archive),
         get_count(header, "n_iter"),
         as_number("seconds", get(header, "seconds", (int, float)), 0.0),

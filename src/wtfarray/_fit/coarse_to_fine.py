@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import can_be_halved
 from wtfarray._fit.journal import Journal
@@ -25,6 +27,7 @@ from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._solvers.streamed import StreamedProblem
 from wtfarray._transport.banded import BandedCost
 
 TOL = 1e-4
@@ -97,6 +100,9 @@ def first_start(
 
 def _transfer_potentials(coarse: FactorisationProblem, fine: FactorisationProblem) -> None:
     """Initialise the potentials of a grid with those of the coarser one."""
+    if isinstance(fine, StreamedProblem) and isinstance(coarse, StreamedProblem):
+        fine.losses.start_from(coarse.losses, refine_potential)
+        return
     for term, old in zip(fine.terms, coarse.terms, strict=True):
         term.start_from(refine_potential(old.potential, tuple(term.potential.shape)))
 
@@ -120,12 +126,16 @@ def coarser(spec: Specification) -> Specification | None:
     modes = set(found[0])
     if any(set(transported) != modes for transported in found):
         return None
-    xp = array_namespace(spec.X)
-    X, mask = spec.X, spec.mask
-    for mode in modes:
-        X = xp.sum(_pairs(X, mode), axis=mode + 1)
-        mask = None if mask is None else xp.all(_pairs(mask, mode), axis=mode + 1)
+    X, mask, summary = spec.X, spec.mask, None
+    if isinstance(X, StoredData):
+        X = X.prepared(partial(_merged, modes=modes))
+        summary = X.summary("X")
+    else:
+        X = _merged(X, modes)
     if mask is not None:
+        xp = array_namespace(X)
+        for mode in modes:
+            mask = xp.all(_pairs(mask, mode), axis=mode + 1)
         X = observed(X, mask)
         axes = tuple(k for k in range(X.ndim) if k in modes)
         lost = xp.sum(X, axis=axes) < 0.5 * xp.sum(spec.X, axis=axes)
@@ -142,7 +152,15 @@ def coarser(spec: Specification) -> Specification | None:
         loss=LossSum(*losses) if isinstance(spec.loss, LossSum) else losses[0],
         shapes=(*shapes, *spec.shapes[spec.modes :]),
         mask=mask,
+        summary=summary,
     )
+
+
+def _merged(X: Array, modes: Iterable[int]) -> Array:
+    """The data with pairs of neighbouring bins of some modes merged."""
+    for mode in modes:
+        X = array_namespace(X).sum(_pairs(X, mode), axis=mode + 1)
+    return X
 
 
 def _pairs(array: Array, mode: int) -> Array:
@@ -153,7 +171,7 @@ def _pairs(array: Array, mode: int) -> Array:
 
 def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
     """Blocks of the coarser problem on the grid of ``spec``: each bin is split into two."""
-    xp = array_namespace(spec.X)
+    xp = array_namespace(spec.like)
     fine = list(blocks)
     for k in range(spec.modes):
         if fine[k].shape[0] != spec.shapes[k][0]:

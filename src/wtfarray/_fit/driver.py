@@ -31,10 +31,11 @@ from wtfarray._losses.wasserstein import NOT_A_BOUND, Wasserstein
 from wtfarray._models.coupled import CoupledModel
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.block_descent import Sweep, descend
-from wtfarray._solvers.envelope import Progress
+from wtfarray._solvers.envelope import Progress, evaluate_until_solved
 from wtfarray._solvers.joint import Resumable, solve_jointly
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._solvers.streamed import StreamedProblem, at_rows, parts_of
 from wtfarray._transport.feasibility import refuse_other_mass
 from wtfarray._transport.problem import TransportProblem
 
@@ -85,41 +86,62 @@ def check_mass(
     rng: np.random.Generator,
 ) -> None:
     """Refuse fixed factors or constraints under which the loss is infinite whatever is fitted."""
+    fixed = len(spec.free) < len(blocks)
+    balanced = any(isinstance(loss, Wasserstein) and math.isinf(loss.lam) for loss in spec.losses)
+    if not (fixed or balanced):
+        return
+    others, shards = list(blocks), spec.shards
+    drawn = random_blocks(spec.shapes, rng.spawn(1)[0], spec.like, shards)
+    for k in spec.free:
+        others[k] = feasible(drawn[k], spec.constraints[k], shards.block_sums(k))
+
+    def check() -> None:
+        for rows, part in parts_of(problem):
+            first = 0 if rows is None else rows.start
+            _check_mass_of(spec, part, at_rows(blocks, rows), at_rows(others, rows), first)
+
+    shards.sums.agree(check)
+
+
+def _check_mass_of(
+    spec: Specification,
+    problem: FactorisationProblem,
+    blocks: list[Array],
+    others: list[Array],
+    first: int,
+) -> None:
+    """Check the terms of some samples, from the one with index ``first`` on."""
     transport = [
         term
         for term in problem.terms
         if isinstance(term, TransportTerm | SparseTensorTerm | DebiasedTerm)
     ]
-    balanced = [term for term in transport if term.problem.conserves_mass]
-    others, shards = list(blocks), spec.shards
-    if balanced or len(spec.free) < len(blocks):
-        drawn = random_blocks(spec.shapes, rng.spawn(1)[0], spec.X, shards)
-        for k in spec.free:
-            others[k] = feasible(drawn[k], spec.constraints[k], shards.block_sums(k))
-
-    def check() -> None:
-        if len(spec.free) < len(blocks):
-            for term in transport:
-                _refuse_empty_samples(term.problem, problem.tensor(others))
-        for term in balanced:
-            # The mass must not depend on the choice of feasible blocks.
-            for some in (blocks, others):
-                found = per_sample(stack(term.problem, problem.tensor(some)))
-                refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}")
-
-    shards.sums.agree(check)
+    if len(spec.free) < len(blocks):
+        for term in transport:
+            _refuse_empty_samples(term.problem, problem.tensor(others), first)
+    for term in transport:
+        if not term.problem.conserves_mass:
+            continue
+        for some in (blocks, others):  # the mass must not depend on the choice of feasible blocks
+            found = per_sample(stack(term.problem, problem.tensor(some)))
+            refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}", first)
 
 
-def _refuse_empty_samples(problem: TransportProblem, model: Array) -> None:
-    """Refuse a model, positive where the fixed factors allow it, with empty samples."""
+def _refuse_empty_samples(problem: TransportProblem, model: Array, first: int) -> None:
+    """
+    Refuse a model, positive where the fixed factors allow it, with empty samples.
+
+    ``first`` is the index of its first sample.
+    """
     xp = array_namespace(model)
     found = per_sample(stack(problem, model))
     empty = (problem.mass > 0) & ~(found > 0)
     if bool(xp.any(empty)):
         i = int(xp.argmax(xp.astype(empty, xp.int64)))
         msg = (
-            f"init has fixed factors with zeros, which make sample {i} of every model empty, where "
-            f"X has mass {float(problem.mass[i])}: expected fixed factors that give it mass"
+            f"init has fixed factors with zeros, which make sample {first + i} of every model "
+            f"empty, where X has mass {float(problem.mass[i])}: expected fixed factors that give "
+            "it mass"
         )
         raise ValueError(msg)
 
@@ -176,6 +198,10 @@ def solve_jointly_from(
         x, resume = stored.progress.current.point.x, (stored.progress, stored.pairs)
         problem.set_level(start.levels[stored.progress.level])  # before its states are restored
         objective.restore(stored.states)
+        if isinstance(problem, StreamedProblem):
+            # Its potentials are not in the checkpoint: find them again.
+            error = stored.progress.current.error
+            evaluate_until_solved(objective, x, max(error, 1e-3 * problem.scale))
         journal.resume(stored.history, stored.n_iter, stored.seconds)
     journal.latest = partial(objective.blocks, x)
     held: list[Paused] = []
@@ -186,8 +212,7 @@ def solve_jointly_from(
         stop = journal.step(point.value, current.gap, level, problem.evaluations, blocks)
         if checkpoint and resumable and (journal.n_iter % EVERY == 0 or stop):
             # A resumed fit has no secant pairs. Drop them here too, for the same result.
-            for term in problem.terms:
-                term.drop_history()
+            problem.drop_history()
             states, records = objective.states(), journal.records
             checkpoint.write(*resumable, states, records, journal.n_iter, journal.seconds)
         if pause is not None and resumable and not stop and pause(resumable[0]):
@@ -274,7 +299,7 @@ def certify(
     message = reason.message(options.solver, options.tol, options.max_iter)
     message += f"; relative duality gap {value.gap / scale:.1e}"
     if not certified:
-        message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.X)}"
+        message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.like)}"
         if value.gap == math.inf:
             message += " or, if some costs are infinite, a finite lam"
     if any(isinstance(loss, Wasserstein) and not loss.gap_is_bound for loss in spec.losses):
@@ -302,7 +327,7 @@ def _advice_on_mass(spec: Specification) -> str:
     transports = any(isinstance(loss, Wasserstein) for loss in spec.losses)
     if not transports or not is_sampled(spec.loss, tuple(spec.X.shape)):
         return ""
-    mass = to_host(per_sample(spec.X))
+    mass = to_host(per_sample(spec.X)) if spec.summary is None else spec.summary.mass
     mass = mass[mass > 0]
     sums = spec.shards.sums
     heaviest = sums.largest(mass.max(initial=0.0))

@@ -38,7 +38,9 @@ def cp(
     ----------
     X : array (n_0, ..., n_{d-1})
         Non-negative data, of any library that follows the Array API standard, a DataFrame of
-        pandas or a DataArray of xarray.
+        pandas or a DataArray of xarray. A ``numpy.memmap``, an array of zarr or h5py, or anything
+        else with ``shape`` and ``dtype`` that can be sliced, may be larger than memory: it is read
+        in chunks of samples.
     rank : int
         Number of components.
     loss : Loss
@@ -86,6 +88,13 @@ def cp(
             constraint of the first factor is None. `Factorisation.to_tensor` fills what is missing.
         batch : int
             Number of samples that are processed at once, to save memory.
+        chunk : int
+            Number of samples of a file that are read at once; a fit takes at most six times their
+            memory, whatever the size of X. By default 32 MB of float64. An array in memory is
+            divided into such chunks as well, to save memory, if it is given.
+        scratch : path
+            Folder for temporary files of the size of X, used if X is read in chunks: about three
+            for each Wasserstein loss. By default that of the system.
         callback : callable
             Called with a `FitState` after every step; returning True ends the fit.
         progress : bool
@@ -239,6 +248,8 @@ def _run(
         mask=without_labels("mask", given.get("mask"))[0],
         comm=comm,
         interrupted=interrupted,
+        chunk=given.get("chunk"),
+        scratch=given.get("scratch"),
     )
 
     def check() -> tuple[tuple[Axis, ...], int]:

@@ -57,8 +57,8 @@ def _checked(spec: Specification, init: Any) -> tuple[list[Array], Array, bool]:
         if isinstance(spec.model, CPModel) and not learned:
             last = last / spec.model.scale  # the model multiplies by it
     else:
-        xp = array_namespace(spec.X)
-        last = xp.ones(shape, dtype=spec.X.dtype, device=device_of(spec.X))
+        xp = array_namespace(spec.like)
+        last = xp.ones(shape, dtype=spec.like.dtype, device=device_of(spec.like))
         last = last / math.prod(shape) if learned else last
     return blocks, last, learned
 
@@ -90,8 +90,8 @@ def _normalised(
 
 
 def _block(spec: Specification, name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    xp = array_namespace(spec.X)
+    xp = array_namespace(spec.like)
     common_namespace(**{name: array})
-    array = follow(name, array, xp, spec.X.dtype, device_of(spec.X))
+    array = follow(name, array, xp, spec.like.dtype, device_of(spec.like))
     check_shape(name, array, shape)
     return (as_shard if spec.shards.shared else as_nonnegative)(name, array, xp)

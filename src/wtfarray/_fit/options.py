@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from typing import Literal, TypedDict
 
@@ -13,6 +14,7 @@ from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.stored import StoredData, chunks_of
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
@@ -41,6 +43,8 @@ class FitOptions(TypedDict, total=False):
     sample_weight: Array | None
     mask: Array | None
     batch: int | None
+    chunk: int | None
+    scratch: str | PathLike[str] | None
     callback: Callable[[FitState], object] | None
     progress: bool
     checkpoint: str | PathLike[str] | None
@@ -99,6 +103,9 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     batch, path = given.get("batch"), given.get("checkpoint")
     if solver == "dual":
         _refuse_for_dual(spec, path)
+    if isinstance(spec.X, StoredData) and init == "nnsvd":
+        msg = "init is 'nnsvd', which needs X in memory: expected 'kl', 'random' or given factors"
+        raise ValueError(msg)
     callback, checkpoint = given.get("callback"), None
     check_function("callback", callback)
     if path is not None:
@@ -123,6 +130,8 @@ def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
     unsupported = None
     if spec.shards.shared:
         unsupported = "a fit of several processes, comm"
+    elif isinstance(spec.X, StoredData):
+        unsupported = "data that are read in chunks"
     elif checkpoint is not None:
         unsupported = "a checkpoint"
     elif len(spec.losses) > 1:
@@ -144,9 +153,8 @@ def _checkpoint(
     rng: object,
 ) -> Checkpoint:
     """The checkpoint of this fit, identified by everything that its result depends on."""
-    arrays = [spec.X]
     losses = [loss for loss in spec.losses if isinstance(loss, Wasserstein)]
-    arrays += [numbers_of(cost) for loss in losses for cost in loss.costs]
+    arrays = [numbers_of(cost) for loss in losses for cost in loss.costs]
     if spec.sample_weight is not None:
         arrays.append(spec.sample_weight)
     if spec.mask is not None:
@@ -158,4 +166,5 @@ def _checkpoint(
         *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
         *spec.details,
     )
-    return Checkpoint(path, arrays, arguments)
+    data = (part for _, part in chunks_of(spec.X))
+    return Checkpoint(path, chain(data, arrays), arguments)

@@ -128,7 +128,7 @@ class _Race:
         self._spec = spec
         self._options = options
         self._problem = spec.problem(options.batch)
-        self._initial = [term.state for term in self._problem.terms]
+        self._initial = self._problem.states()
 
     def run(self, journals: Sequence[Journal], rng: np.random.Generator) -> FitSolution:
         """The best of those initialisations that are solved to the end."""
@@ -174,7 +174,7 @@ class _Race:
         start = first_start(self._spec, problem, self._options, rng, journal)
         check_mass(self._spec, problem, start.blocks, rng)
         ended = None if start.ended is None else (start.blocks, start.ended)
-        return Contender(start, journal, _states(problem), ended=ended)
+        return Contender(start, journal, problem.states(), ended=ended)
 
     def _advance(self, contender: Contender, pause: Callable[[Progress], bool]) -> Contender:
         """Continue until it pauses or ends."""
@@ -192,9 +192,9 @@ class _Race:
             pause=pause,
         )
         if isinstance(found, Paused):
-            return replace(contender, paused=found, states=_states(problem))
+            return replace(contender, paused=found, states=problem.states())
         problem.set_level(1.0)
-        return replace(contender, paused=None, ended=found, states=_states(problem))
+        return replace(contender, paused=None, ended=found, states=problem.states())
 
     def _stop(self, contenders: Sequence[Contender], reason: StopReason) -> FitSolution:
         """The best so far, after the caller has ended all initialisations."""
@@ -218,12 +218,7 @@ def _best(contenders: Sequence[Contender], share: float) -> list[Contender]:
     return sorted(contenders, key=lambda contender: contender.rank)[:kept]
 
 
-def _states(problem: FactorisationProblem) -> list[Array]:
-    return [term.state for term in problem.terms]
-
-
 def _restore(problem: FactorisationProblem, level: float, states: Sequence[Array]) -> None:
     """Return to the states of inner problems at a level of smoothing."""
     problem.set_level(level)  # changes the units of some states
-    for term, state in zip(problem.terms, states, strict=True):
-        term.state = state
+    problem.restore(states)

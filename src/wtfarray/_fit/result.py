@@ -20,6 +20,7 @@ from wtfarray._arrays.axes import Axis, check_labels, checked_axes
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.scratch import FileArray
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_nonnegative,
@@ -81,7 +82,12 @@ class Factorisation:
     n_iter: int
     history: list[Record]
     dual: Array
-    """The dual variable u of the first loss, in the shape of X."""
+    """
+    The dual variable u of the first loss, in the shape of X.
+
+    If X was read in chunks, it is in a temporary file, which is deleted with it: ``dual[a:b]``
+    reads some samples, ``numpy.asarray(dual)`` all of them.
+    """
     loss: Loss
     rho: tuple[Any, ...]
     constraints: tuple[Constraint, ...]
@@ -412,7 +418,7 @@ class Factorisation:
         path = Path(path)
         path = path if path.suffix else path.with_suffix(".npz")
         arrays = {f"factor_{k}": to_host(f) for k, f in enumerate(self.factors)}
-        arrays["dual"] = to_host(self.dual)
+        arrays["dual"] = _host_dual(self.dual)
         for name in ("core", "weights"):
             block = getattr(self, name)
             if block is not None:
@@ -443,6 +449,13 @@ class Factorisation:
         arrays["history"] = write_records(self.history)
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         write_atomically(path, arrays)
+
+
+def _host_dual(dual: Array) -> NDArray[np.float64]:
+    """The dual variable as NumPy's float64; in a file of that type it is mapped, not read."""
+    if isinstance(dual, FileArray):
+        return dual.memmap() if dual.dtype == np.float64 else np.asarray(dual, dtype=np.float64)
+    return to_host(dual)
 
 
 def load(

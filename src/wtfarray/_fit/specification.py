@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Literal
 
 from array_api_compat import array_namespace
@@ -14,6 +15,7 @@ from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.stored import StoredData, Summary, is_stored, like
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -34,14 +36,17 @@ from wtfarray._fit.team import check_same, counts_of, loss_content, refuse_total
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
+from wtfarray._losses.streamed import StreamedLosses
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, check_constraint
 from wtfarray._models.models import CPModel, Model, TuckerModel
 from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.streamed import StreamedProblem, streamed_scales
 
 _COLUMNS: Constraint = "columns"
 Kind = Literal["cp", "tucker", "nmf"]
 Weights = Literal["learned", "fixed"] | None
+LOSS = "a loss of wtfarray, or an object with value_and_gradient"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,8 @@ class Specification:
     """Bool, in the shape of X: True where it was observed, 0 elsewhere; None if everywhere."""
     shards: Shards = WHOLE
     """Which samples other processes hold; X and the first shape are those of this process."""
+    summary: Summary | None = None
+    """What a pass over data that are read in chunks has found."""
 
     @property
     def modes(self) -> int:
@@ -77,8 +84,26 @@ class Specification:
         """What else the result depends on."""
         return ()
 
+    @property
+    def like(self) -> Array:
+        """An array of the library, the dtype and the device of the data."""
+        return like(self.X)
+
     def problem(self, batch: int | None = None) -> FactorisationProblem:
         """The problem for a solver, which processes ``batch`` samples at once."""
+        if isinstance(self.X, StoredData):
+            assert self.summary is not None
+            losses = StreamedLosses(self.losses, self.X, self.sample_weight, batch)
+            return StreamedProblem(
+                model=self.model,
+                terms=[],
+                rho=self.rho,
+                constraints=self.constraints,
+                free=self.free,
+                shape=tuple(self.X.shape),
+                losses=losses,
+                scales=streamed_scales(losses, self.summary.mass),
+            )
         return FactorisationProblem(
             model=self.model,
             terms=terms_of(self.losses, self.X, self.sample_weight, batch, self.mask, self.shards),
@@ -105,15 +130,24 @@ def specify(
     mask: Array | None = None,
     comm: Communicator | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    chunk: int | None = None,
+    scratch: str | PathLike[str] | None = None,
 ) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
     sums = Sums(comm)
 
-    def check() -> tuple[Array, Array | None, Array | None]:
-        xp = common_namespace(X=X)
-        seen = as_mask("mask", mask, on_one_device("X", X))
-        data = (as_data if comm is None else as_shard)("X", observed(X, seen), xp)
-        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+    def check() -> tuple[Array, Array | None, Array | None, Summary | None]:
+        if chunk is None and not is_stored(X):
+            data, seen, summary = *_in_memory(X, mask, shared=comm is not None), None
+            if scratch is not None:
+                msg = "scratch was given for an array in memory: expected None, or a chunk as well"
+                raise ValueError(msg)
+        else:
+            if comm is not None:
+                msg = "comm was given with an X that is read in chunks: expected one or the other"
+                raise ValueError(msg)
+            data, seen, summary = _read_in_chunks(X, loss, mask, chunk, scratch)
+        instance_of("loss", loss, Loss, LOSS)
         sizes = _mode_sizes(kind, tuple(data.shape))
         _ranks(kind, rank, len(sizes))
         if comm is not None and not is_sampled(loss, tuple(data.shape)):
@@ -125,14 +159,15 @@ def specify(
         if comm is not None and any(getattr(part, "debias", False) for part in losses_of(loss)):
             msg = "comm was given with a debiased loss: expected debias=False"
             raise ValueError(msg)
-        return data, checked_sample_weight(sample_weight, data, shared=sums.shared), seen
+        weight = checked_sample_weight(sample_weight, data, shared=sums.shared)
+        return data, weight, seen, summary
 
-    X, sample_weight, mask = sums.agree(check)
+    X, sample_weight, mask, summary = sums.agree(check)
     if sums.any(mask is not None) and mask is None:
         mask = X >= 0  # all of this part was observed, but not of the others
     arguments = (kind, X, rank, loss, rho, constraints, weights, fixed, sample_weight, mask)
     if comm is None:
-        return _specified(*arguments, WHOLE)
+        return _specified(*arguments, WHOLE, summary)
     same = {"rank": rank, "rho": rho, "constraints": constraints, "weights": weights}
     check_same(sums, {"The model": kind, **same, "fixed": fixed})
     shards = _shards(comm, X, loss, sample_weight, interrupted)
@@ -181,13 +216,18 @@ def _specified(
     sample_weight: Array | None,
     mask: Array | None,
     shards: Shards,
+    summary: Summary | None = None,
 ) -> Specification:
     """The problem for checked data."""
-    xp = array_namespace(X)
     sizes = _mode_sizes(kind, tuple(X.shape))
     ranks = _ranks(kind, rank, len(sizes))
     sampled = is_sampled(loss, tuple(X.shape))
-    unit = sampled and shards.sums.all(_has_unit_samples(X, mask))
+    if summary is None:
+        xp = array_namespace(X)
+        unit = sampled and shards.sums.all(_has_unit_samples(X, mask))
+        (mass,) = shards.sums.numbers(float(xp.sum(X)))
+    else:
+        unit, mass = summary.unit, float(summary.mass.sum())
     chosen = _constraints(
         kind, constraints, len(sizes), sampled=sampled, unit=unit, complete=mask is None
     )
@@ -196,7 +236,7 @@ def _specified(
     if kind == "tucker":
         core = chosen[len(sizes)] if len(chosen) > len(sizes) else None
         complete = mask is None and not sampled
-        if constraints is None and complete and abs(float(xp.sum(X)) - 1.0) < mass_tolerance(X):
+        if constraints is None and complete and abs(mass - 1.0) < mass_tolerance(like(X)):
             core = "all"
         chosen = (*chosen[: len(sizes)], core)
         shapes.append(tuple(ranks))
@@ -210,7 +250,6 @@ def _specified(
                 "mass would be the sum of the weights: expected a factor whose constraint is None"
             )
             raise ValueError(msg)
-        (mass,) = shards.sums.numbers(float(xp.sum(X)))
         scale = mass if learned else mass / ranks[0] if weights == "fixed" else 1.0
         model = CPModel(len(sizes), learned, scale)
         if learned:
@@ -235,7 +274,44 @@ def _specified(
         sample_weight=sample_weight,
         mask=mask,
         shards=shards,
+        summary=summary,
     )
+
+
+def _read_in_chunks(
+    X: Array,
+    loss: Loss,
+    mask: Array | None,
+    chunk: int | None,
+    scratch: str | PathLike[str] | None,
+) -> tuple[Array, Array | None, Summary | None]:
+    """Data that are read in chunks, and what a pass over them found; small ones in memory."""
+    instance_of("loss", loss, Loss, LOSS)
+    if chunk is not None:
+        chunk = positive_integer("chunk", chunk)
+    if not is_stored(X):
+        common_namespace(X=X)  # refuses what is no array
+    data = StoredData(X, chunk, scratch)
+    if chunk is None and data.chunk == data.samples:
+        return *_in_memory(data.read(slice(0, data.samples)), mask, shared=False), None
+    unsupported = None
+    if mask is not None:
+        unsupported = "mask was given"
+    elif any(getattr(part, "debias", False) for part in losses_of(loss)):
+        unsupported = "loss is debiased"
+    elif not is_sampled(loss, data.shape):
+        unsupported = "loss transports the first mode"
+    if unsupported is not None:
+        msg = f"{unsupported} for an X that is read in chunks of samples: expected X in memory"
+        raise ValueError(msg)
+    return data, None, data.summary("X")
+
+
+def _in_memory(X: Array, mask: Array | None, *, shared: bool) -> tuple[Array, Array | None]:
+    """The checked array, 0 where it was not observed, and its mask."""
+    xp = common_namespace(X=X)
+    seen = as_mask("mask", mask, on_one_device("X", X))
+    return (as_shard if shared else as_data)("X", observed(X, seen), xp), seen
 
 
 def _mode_sizes(kind: Kind, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -318,8 +394,8 @@ def checked_sample_weight(
     """The weights of the samples of X, (n_0,), in its library and dtype."""
     if sample_weight is None:
         return None
-    xp = array_namespace(X)
+    xp = array_namespace(like(X))
     common_namespace(sample_weight=sample_weight)
-    weights = follow("sample_weight", sample_weight, xp, X.dtype, device_of(X))
+    weights = follow("sample_weight", sample_weight, xp, X.dtype, device_of(like(X)))
     check_shape("sample_weight", weights, (X.shape[0],))
     return (as_shard if shared else as_data)("sample_weight", weights, xp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import filled_with_means, observed
 from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.stored import chunks_of
 from wtfarray._arrays.sums import ALONE, Sums, like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels
@@ -24,6 +25,7 @@ from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._models.models import Model
 from wtfarray._models.tensor import unfold
 from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._solvers.streamed import at_rows
 
 FLOOR = 1e-8
 """Initial entries are at least this fraction of the mean of their group: a zero remains zero."""
@@ -45,9 +47,10 @@ class Start:
 def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
     """Initial blocks on the grid of the data, by a named method or as given."""
     X, shards = spec.X, spec.shards
-    xp = array_namespace(X)
+    xp = array_namespace(spec.like)
     if init is None:
-        init = default_start(_positive_share(spec))
+        share = spec.summary.positive_share if spec.summary is not None else _positive_share(spec)
+        init = default_start(share)
     coarsest = max(
         (
             coarsest_level(loss.mean_cost(), loss.eps)
@@ -62,7 +65,7 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
             for k, (b, c) in enumerate(zip(given_blocks(spec, init), spec.constraints, strict=True))
         ]
         return Start(blocks, fit_levels(None, coarsest))
-    blocks = random_blocks(spec.shapes, rng, X, shards)
+    blocks = random_blocks(spec.shapes, rng, spec.like, shards)
     if init == "nnsvd":
         complete = X if spec.mask is None else filled_with_means(X, spec.mask, shards.sums)
         matrix = xp.reshape(complete, tuple(shape[0] for shape in spec.shapes[: spec.modes]))
@@ -141,25 +144,41 @@ def kl_steps(
     They are cheap compared with the transport problem, and a good initialisation on dense data.
     Entries where the mask is False have weight 0; X is 0 there.
     """
-    xp = array_namespace(X)
     blocks = list(blocks)
-    least = float(xp.finfo(X.dtype).smallest_normal) / float(xp.finfo(X.dtype).eps)
-    shape = tuple(model.tensor(blocks).shape)
-    data = xp.reshape(X, shape)
-    ones = xp.ones_like(data)
-    if mask is not None:
-        ones = xp.astype(xp.reshape(mask, shape), X.dtype)
+    xp = array_namespace(*blocks)
+    info = xp.finfo(blocks[0].dtype)
+    least = float(info.smallest_normal) / float(info.eps)
+
+    def adjoint_of_ratio(k: int, data: Array, part: list[Array]) -> Array:
+        tensor = model.tensor(part)
+        ratio = xp.reshape(data, tuple(tensor.shape)) / xp.maximum(tensor, least)
+        return model.adjoints(ratio, part)[k]
+
+    def adjoint_of_ones(k: int, data: Array, part: list[Array]) -> Array:
+        ones = xp.ones_like(data) if mask is None else xp.astype(mask, data.dtype)
+        rows = tuple(factor.shape[0] for factor in part[: model.modes])
+        return model.adjoints(xp.reshape(ones, rows), part)[k]
+
     for _ in range(steps):
         for k in free:
             # The rows of the first factor take part in the adjoints of all other blocks.
             sums = ALONE if k == 0 else shards.sums
-            ratio = data / xp.maximum(model.tensor(blocks), least)
-            block = blocks[k] * sums.array(model.adjoints(ratio, blocks)[k])
+            block = blocks[k] * sums.array(_over_chunks(adjoint_of_ratio, k, X, blocks))
             if constraints[k] is None or mask is not None:
-                weight = sums.array(model.adjoints(ones, blocks)[k])
+                weight = sums.array(_over_chunks(adjoint_of_ones, k, X, blocks))
                 block = block / xp.maximum(weight, least)
             blocks[k] = feasible(block, constraints[k], shards.block_sums(k))
     return blocks
+
+
+def _over_chunks(
+    function: Callable[[int, Array, list[Array]], Array], k: int, X: Array, blocks: Sequence[Array]
+) -> Array:
+    """``function(k, data, blocks)`` of each chunk: rows of the first block, else summed."""
+    found = [function(k, data, at_rows(blocks, rows)) for rows, data in chunks_of(X)]
+    if len(found) == 1:
+        return found[0]
+    return array_namespace(*blocks).concat(found) if k == 0 else sum(found[1:], found[0])
 
 
 def scale_to_mass(
@@ -173,11 +192,15 @@ def scale_to_mass(
     """Scale one unconstrained block so that the model has the mass of the observed data."""
     blocks = list(blocks)
     if carriers:
-        xp = array_namespace(X)
-        tensor = model.tensor(blocks)
-        if mask is not None:
-            tensor = observed(tensor, xp.reshape(mask, tuple(tensor.shape)))
-        mass, found = sums.numbers(float(xp.sum(X)), float(xp.sum(tensor)))
+        xp = array_namespace(*blocks)
+        mass, found = 0.0, 0.0
+        for rows, data in chunks_of(X):
+            tensor = model.tensor(at_rows(blocks, rows))
+            if mask is not None:
+                tensor = observed(tensor, xp.reshape(mask, tuple(tensor.shape)))
+            mass += float(xp.sum(data))
+            found += float(xp.sum(tensor))
+        mass, found = sums.numbers(mass, found)
         blocks[carriers[0]] = blocks[carriers[0]] * (mass / found)
     return blocks
 

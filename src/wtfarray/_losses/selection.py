@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from array_api_compat import array_namespace
 
@@ -20,6 +21,7 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.feasibility import refuse_unreachable
 from wtfarray._transport.inner_solver import has_distant_bins
+from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.problem import TransportProblem
 
 
@@ -100,6 +102,42 @@ def _transport_term(
     if sample_weight is not None:
         weights = _weights_of_samples(problem, sample_weight, X.shape[0])
     return TransportTerm(problem, shape, weights, batch, shards)
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """
+    Losses that are bound to one batch of samples after the other, at a multiple of their eps.
+
+    Their terms are those of the losses as sums over the first mode, with potentials on all bins.
+    """
+
+    losses: Sequence[Loss]
+    level: float = 1.0
+    _kernels: dict[int, GibbsKernel] = field(default_factory=dict)
+    """The kernel of each loss, computed once."""
+
+    def terms(self, X: Array, sample_weight: Array | None) -> list[Term]:
+        """One term per loss, for a batch of samples."""
+        return [self._term(k, X, sample_weight) for k in range(len(self.losses))]
+
+    def _term(self, k: int, X: Array, sample_weight: Array | None) -> Term:
+        loss = self.losses[k]
+        if not isinstance(loss, Wasserstein):
+            if isinstance(loss, Frobenius | KullbackLeibler):
+                return _term(loss, X, sample_weight, None, None, WHOLE)
+            return ExactTerm(X, checked_loss(loss, X, weighted=True), sample_weight)
+        if k not in self._kernels:
+            self._kernels[k] = loss.kernel(X, loss.eps * self.level)
+        stacked, order = loss.stacked(X)
+        problem = TransportProblem.of(
+            stacked, self._kernels[k], loss.lam, order, None, loss.source_lam
+        )
+        refuse_unreachable(problem)
+        weights = None
+        if sample_weight is not None:
+            weights = _weights_of_samples(problem, sample_weight, X.shape[0])
+        return TransportTerm(problem, tuple(X.shape), weights, stacked.shape[0])
 
 
 def _weights_of_samples(bound: BoundLoss, sample_weight: Array, n: int) -> Array:

@@ -183,19 +183,27 @@ class Wasserstein:
 
     def bind_checked(self, X: Array, mask: Array | None = None) -> TransportProblem:
         """As `bind`, for data that were checked, or the part of them that this process holds."""
+        stacked, order = self.stacked(X)
+        missing = None
+        if mask is not None:
+            missing = self._missing_bins(~self.stacked(mask)[0])
+        kernel = self.kernel(X, self.eps)
+        return TransportProblem.of(stacked, kernel, self.lam, order, missing, self.source_lam)
+
+    def stacked(self, X: Array) -> tuple[Array, tuple[int, ...]]:
+        """The data, transported modes last, as a stack of samples; and the order of its modes."""
         xp = array_namespace(X)
         groups = self._groups(tuple(X.shape))
         moved = self.transported(tuple(X.shape))
         order = (*(k for k in range(X.ndim) if k not in moved), *moved)
         sizes = tuple(math.prod(X.shape[k] for k in group) for group in groups)
+        return xp.reshape(xp.permute_dims(X, order), (-1, *sizes)), order
+
+    def kernel(self, X: Array, eps: float) -> GibbsKernel:
+        """The kernel for data of the library, dtype and device of X."""
+        xp = array_namespace(X)
         costs = tuple(place_cost(f"costs[{k}]", c, xp, X) for k, c in enumerate(self.costs))
-        stacked = xp.reshape(xp.permute_dims(X, order), (-1, *sizes))
-        missing = None
-        if mask is not None:
-            missing = ~xp.reshape(xp.permute_dims(mask, order), (-1, *sizes))
-            missing = self._missing_bins(missing)
-        kernel = GibbsKernel.of(costs, self.eps)
-        return TransportProblem.of(stacked, kernel, self.lam, order, missing, self.source_lam)
+        return GibbsKernel.of(costs, eps)
 
     def _missing_bins(self, missing: Array) -> Array | None:
         """The stacked ``missing``, None if no sample lacks only some of its bins."""

@@ -31,6 +31,21 @@ RAISED_SHARE = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
+class LossValue:
+    """The losses at some blocks, summed."""
+
+    value: float
+    """A lower bound."""
+    error: float
+    """Estimated error of the lower bound."""
+    gap: float
+    converged: bool
+    """Whether the inner problems converged to the requested tolerance."""
+    adjoints: list[Array]
+    """The gradient in each block."""
+
+
+@dataclass(frozen=True, eq=False)
 class FactorisationProblem:
     """
     ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the free blocks.
@@ -103,6 +118,49 @@ class FactorisationProblem:
         """Set the smoothing to ``level`` times eps."""
         for term in self.terms:
             term.set_level(level)
+
+    def drop_history(self) -> None:
+        """Drop everything but the states of the inner problems."""
+        for term in self.terms:
+            term.drop_history()
+
+    def states(self) -> list[Array]:
+        """The states of the inner problems."""
+        return [term.state for term in self.terms]
+
+    def restore(self, states: Sequence[Array]) -> None:
+        """Restore the states of the inner problems."""
+        for term, state in zip(self.terms, states, strict=True):
+            term.state = state
+
+    def evaluate(
+        self, blocks: Sequence[Array], tolerance: float, max_iter: int
+    ) -> LossValue | None:
+        """
+        The losses, with an estimated error below ``tolerance`` if possible, and their adjoints.
+
+        None where products would overflow, after a step much too long.
+        """
+        xp = array_namespace(*blocks)
+        with np.errstate(over="ignore", invalid="ignore"):
+            model = self.tensor(blocks)
+        largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
+        if self.shards.sums.any(not largest <= math.sqrt(float(xp.finfo(model.dtype).max))):
+            return None
+        share = tolerance / len(self.terms)
+        values = [term.evaluate(model, share, max_iter) for term in self.terms]
+        dual = values[0].gradient
+        for other in values[1:]:
+            dual = dual + other.gradient
+        with np.errstate(over="ignore", invalid="ignore"):
+            adjoints = self.adjoints(dual, blocks)
+        return LossValue(
+            sum(v.value for v in values),
+            sum(v.error for v in values),
+            sum(v.gap for v in values),
+            all(v.converged for v in values),
+            adjoints,
+        )
 
     def certify(
         self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS
@@ -188,40 +246,30 @@ class JointObjective:
 
     def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
         """The value, with an estimated error below ``tolerance`` if possible, and the gradient."""
-        xp = array_namespace(x)
-        problem = self.problem
         self.evaluations += 1
         with np.errstate(over="ignore", invalid="ignore"):
             blocks = self.blocks(x)
-            model = problem.tensor(blocks)
-        largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
-        if self.sums.any(not largest <= math.sqrt(float(xp.finfo(x.dtype).max))):
-            # A step much too long: nothing is evaluated where products would overflow.
+        losses = self.problem.evaluate(blocks, tolerance, self.max_inner)
+        if losses is None:
             outside = Point(x, 0.0 * x, math.inf, math.inf, math.inf, math.inf)
             return Evaluation(outside, math.inf, math.inf, converged=False)
-        share = tolerance / len(problem.terms)
-        values = [term.evaluate(model, share, self.max_inner) for term in problem.terms]
         with np.errstate(over="ignore", invalid="ignore"):
             # A gradient whose square overflows makes a point that is not finite, and is rejected.
             if self.sums.shared:
-                return self._assembled_together(x, blocks, values, direction)
-            return self._assembled(x, blocks, values, direction)
+                return self._assembled_together(x, blocks, losses, direction)
+            return self._assembled(x, blocks, losses, direction)
 
     def _assembled(
-        self, x: Array, blocks: list[Array], values: list[TermValue], direction: Array | None
+        self, x: Array, blocks: list[Array], losses: LossValue, direction: Array | None
     ) -> Evaluation:
-        """The value and gradient in x, from the values of the terms."""
+        """The value and gradient in x, from those of the losses in the blocks."""
         xp = array_namespace(x)
         problem = self.problem
-        dual = values[0].gradient
-        for other in values[1:]:
-            dual = dual + other.gradient
-        adjoints = problem.adjoints(dual, blocks)
         parts, entropies = [], []
         for k, p in zip(problem.free, self._split(x), strict=True):
             entropy, entropy_gradient = problem.entropy(blocks, k)
             # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
-            gradient = adjoints[k] + entropy_gradient
+            gradient = losses.adjoints[k] + entropy_gradient
             pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
             parts.append(xp.reshape(pulled, (-1,)))
             entropies.append(entropy)
@@ -231,17 +279,16 @@ class JointObjective:
         total = xp.sum(xp.stack(entropies))
         numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
         norm, square, slope, total = to_host(numbers).tolist()
-        error = sum(v.error for v in values)
-        value = sum(v.value for v in values) + error + total + self.fixed_entropy
+        value = losses.value + losses.error + total + self.fixed_entropy
         return Evaluation(
             Point(x, gradient, value, norm, square, slope),
-            error,
-            sum(v.gap for v in values),
-            all(v.converged for v in values),
+            losses.error,
+            losses.gap,
+            losses.converged,
         )
 
     def _assembled_together(
-        self, x: Array, blocks: list[Array], values: list[TermValue], direction: Array | None
+        self, x: Array, blocks: list[Array], losses: LossValue, direction: Array | None
     ) -> Evaluation:
         """
         The same with the values and adjoints of other processes, in one message.
@@ -252,16 +299,13 @@ class JointObjective:
         """
         xp = array_namespace(x)
         problem = self.problem
-        dual = values[0].gradient
-        for other in values[1:]:
-            dual = dual + other.gradient
-        adjoints = problem.adjoints(dual, blocks)
+        adjoints = losses.adjoints
         parts, total = self._split(x), 0.0
         numbers = [
-            sum(v.value for v in values),
-            sum(v.error for v in values),
-            sum(v.gap for v in values),
-            float(not all(v.converged for v in values)),
+            losses.value,
+            losses.error,
+            losses.gap,
+            float(not losses.converged),
             problem.work,
             1.0,
         ]
@@ -324,12 +368,11 @@ class JointObjective:
 
     def states(self) -> list[Array]:
         """The states of the inner problems."""
-        return [term.state for term in self.problem.terms]
+        return self.problem.states()
 
     def restore(self, states: Sequence[Array]) -> None:
         """Restore the states of the inner problems."""
-        for term, state in zip(self.problem.terms, states, strict=True):
-            term.state = state
+        self.problem.restore(states)
 
 
 def _square_and_slope(gradient: Array, direction: Array | None, start: int) -> tuple[float, float]:

@@ -128,18 +128,22 @@ def _refuse_component_mass(problem: TransportProblem, Y: Array, components: Comp
     raise ValueError(msg)
 
 
-def refuse_other_mass(mass: Array, found: Array, constraints: str) -> None:
-    """Refuse constraints under which the masses ``found`` of a model, (N,), are not those of X."""
+def refuse_other_mass(mass: Array, found: Array, constraints: str, first: int = 0) -> None:
+    """
+    Refuse constraints under which the masses ``found`` of a model, (N,), are not those of X.
+
+    ``first`` is the index of its first sample.
+    """
     xp = array_namespace(mass)
     error = xp.abs(found - mass)
     if bool(xp.all(error <= mass_tolerance(mass) * xp.max(mass))):
         return
     worst = int(xp.argmax(error))
     msg = (
-        f"{constraints} and the loss is balanced (lam = inf), but sample {worst} of X has mass "
-        f"{float(mass[worst])} and a model under these constraints {float(found[worst])}: expected "
-        "constraints that conserve mass (normalise the samples, rows of their factor, columns of "
-        "the others), or a finite lam"
+        f"{constraints} and the loss is balanced (lam = inf), but sample {first + worst} of X has "
+        f"mass {float(mass[worst])} and a model under these constraints {float(found[worst])}: "
+        "expected constraints that conserve mass (normalise the samples, rows of their factor, "
+        "columns of the others), or a finite lam"
     )
     raise ValueError(msg)
 

@@ -1,0 +1,172 @@
+"""Data that are read in chunks of samples: files, and anything that can be sliced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import device as device_of
+from array_api_compat import is_array_api_obj
+from numpy.typing import NDArray
+
+from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.samples import mass_tolerance, per_sample, slices_of
+from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import (
+    as_floating,
+    as_nonnegative,
+    check_shape,
+    common_namespace,
+    mass_range,
+)
+from wtfarray._dispatch import chunk_size
+
+
+def is_stored(X: object) -> bool:
+    """Whether X is no array in memory, but has a shape and a dtype and can be sliced."""
+    if isinstance(X, np.memmap):
+        return True
+    package = type(X).__module__.partition(".")[0]
+    if is_array_api_obj(X) or isinstance(X, np.generic) or package in NOT_STORED:
+        return False
+    return all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
+
+
+NOT_STORED = ("pandas", "polars", "xarray", "scipy", "sparse", "dask", "numpy")
+"""Packages with containers that can be sliced, but that have to be converted by the user."""
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What a pass over the data finds."""
+
+    mass: NDArray[np.float64]
+    """Of each sample, (n,)."""
+    positive_share: float
+    unit: bool
+    """Whether all samples have mass one."""
+
+
+class StoredData:
+    """
+    Samples along the first mode of ``source``, of which ``chunk`` are read at once.
+
+    The dtype is the floating one in which they are fitted. ``prepare`` is applied to every chunk
+    that is read, and may change the other modes.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        chunk: int | None = None,
+        scratch: Any = None,
+        prepare: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self.source = source
+        self.scratch = scratch
+        """The folder for arrays as large as the data; None for that of the system."""
+        self._prepare = prepare
+        shape = tuple(int(n) for n in source.shape)
+        if len(shape) == 0 or math.prod(shape) == 0:
+            msg = f"X has shape {shape}: expected at least one mode, none empty"
+            raise ValueError(msg)
+        self.samples = shape[0]
+        first = self.read(slice(0, 1))
+        xp = array_namespace(first)
+        self.like = xp.zeros((1,), dtype=first.dtype, device=device_of(first))
+        """An array of the library, the dtype and the device of the chunks."""
+        self.shape = (shape[0], *(int(n) for n in first.shape[1:]))
+        self.dtype = first.dtype
+        size = chunk_size(shape[0], math.prod(shape)) if chunk is None else chunk
+        self.chunk = min(size, shape[0])
+
+    @property
+    def ndim(self) -> int:
+        """Number of modes."""
+        return len(self.shape)
+
+    def read(self, rows: slice) -> Array:
+        """Some samples in memory, as floating numbers."""
+        source = self.source
+        if is_array_api_obj(source) and not isinstance(source, np.memmap):
+            part = source[rows, ...]
+        else:
+            part = source[rows]
+            if isinstance(part, np.memmap):
+                part = np.array(part)  # reads what it only refers to
+            elif not is_array_api_obj(part):
+                part = np.asarray(part)
+        expected = (rows.stop - rows.start, *(int(n) for n in source.shape[1:]))
+        check_shape(f"X[{rows.start}:{rows.stop}]", part, expected)
+        part = as_floating("X", part, common_namespace(X=part))
+        return part if self._prepare is None else self._prepare(part)
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """All samples, chunk by chunk; a thread reads the next chunk meanwhile."""
+        slices = slices_of(self.samples, self.chunk)
+        if len(slices) == 1:
+            yield slices[0], self.read(slices[0])
+            return
+        from concurrent.futures import ThreadPoolExecutor  # not at the top: few fits need it
+
+        with ThreadPoolExecutor(max_workers=1) as reader:
+            ahead = reader.submit(self.read, slices[0])
+            for here, following in zip(slices, [*slices[1:], None], strict=True):
+                part = ahead.result()
+                if following is None:
+                    del ahead  # which refers to the chunk
+                else:
+                    ahead = reader.submit(self.read, following)
+                yield here, part
+                del part
+
+    def prepared(self, prepare: Callable[[Array], Array]) -> StoredData:
+        """The same data with one more function applied to every chunk."""
+        before = self._prepare
+        both = prepare if before is None else lambda part: prepare(before(part))
+        return StoredData(self.source, self.chunk, self.scratch, both)
+
+    def summary(self, name: str) -> Summary:
+        """Check that the data are finite and not negative, in one pass."""
+        mass, positive, unit = np.empty(self.samples), 0.0, True
+        for rows, part in self.chunks():
+            xp = array_namespace(part)
+            try:
+                as_nonnegative(name, part, xp)
+            except ValueError as error:
+                msg = f"{name}[{rows.start}:{rows.stop}]" + str(error).removeprefix(name)
+                raise ValueError(msg) from None
+            sums = per_sample(part)
+            unit = unit and bool(xp.all(xp.abs(sums - 1.0) <= mass_tolerance(part)))
+            mass[rows] = to_host(sums)
+            positive += float(xp.sum(xp.astype(part > 0, part.dtype)))
+            del part
+        _refuse_total(name, float(mass.sum()), *mass_range(self.like), positive=positive > 0)
+        return Summary(mass, positive / math.prod(self.shape), unit)
+
+
+def _refuse_total(name: str, total: float, least: float, most: float, *, positive: bool) -> None:
+    """Refuse data of which none is positive, or whose products would underflow or overflow."""
+    if not positive:
+        msg = f"{name} is zero everywhere: expected at least one positive entry"
+        raise ValueError(msg)
+    if not least <= total <= most:
+        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; rescale it"
+        raise ValueError(msg)
+
+
+def chunks_of(X: Array) -> Iterator[tuple[slice | None, Array]]:
+    """The data chunk by chunk; an array in memory is one chunk, with None for all samples."""
+    if isinstance(X, StoredData):
+        yield from X.chunks()
+    else:
+        yield None, X
+
+
+def like(X: Array) -> Array:
+    """An array of the library, the dtype and the device of X."""
+    return X.like if isinstance(X, StoredData) else X

@@ -1,0 +1,174 @@
+"""Fits of data that are read in chunks: the same as in memory, in little memory, refusals."""
+
+import gc
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fitting import data, planted, transport
+from helpers import to_numpy
+from stored_data import Sliceable, trace
+
+import wtfarray as wtf
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_same_batches_give_the_same_fit(array):
+    X = array(data())
+    batch = X.shape[0]
+    expected, whole = trace(X, 2, transport(), batch=batch)
+    found, fit = trace(Sliceable(X), 2, transport(), batch=batch, chunk=batch)
+    np.testing.assert_array_equal(found, expected)
+    for a, b in zip(fit.factors, whole.factors, strict=True):
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+    np.testing.assert_array_equal(np.asarray(fit.dual), to_numpy(whole.dual))
+    assert fit.objective == whole.objective
+
+
+def test_other_batches_give_the_same_first_steps(array):
+    X = array(data())
+    expected, whole = trace(X, 2, transport(), batch=2)
+    found, fit = trace(Sliceable(X), 2, transport(), batch=2, chunk=4)
+    np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10)
+    assert fit.dual.shape == tuple(whole.dual.shape)
+    assert abs(fit.objective - whole.objective) < 1e-6
+
+
+@pytest.mark.usefixtures("on_numpy")
+class TestFits:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"model": wtf.cp, "rank": 2},
+            {"model": wtf.tucker, "rank": (2, 2, 2)},
+            {"loss": transport(lam=math.inf)},
+            {"loss": wtf.KullbackLeibler()},
+            {"loss": wtf.LossSum(transport(), wtf.Frobenius())},
+            {"sample_weight": np.linspace(0.5, 2.0, 6)},
+            {"init": "random"},
+            {"n_init": 2},
+            {"constraints": (None, "columns")},
+        ],
+        ids=["cp", "tucker", "balanced", "KL", "sum", "weights", "random", "n_init", "free"],
+    )
+    def test_options_work_as_in_memory(self, options):
+        chosen = {"rank": 2, "loss": transport(), **options}
+        expected, _ = trace(data(), batch=2, **chosen)
+        found, fit = trace(Sliceable(data()), batch=2, chunk=4, **chosen)
+        np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10)
+        assert math.isfinite(fit.objective)
+
+    def test_coarser_grid_initialises_the_finer_one(self):
+        X = np.random.default_rng(0).dirichlet(np.ones(32), 6)
+        loss = transport(shape=(32,), eps=0.05)
+        expected, _ = trace(X, 2, loss, wtf.cp, batch=2, constraints=("rows", "columns"))
+        found, _ = trace(X, 2, loss, wtf.cp, batch=2, chunk=4, constraints=("rows", "columns"))
+        assert len(found) == len(expected)
+        np.testing.assert_allclose(found[:5], expected[:5], rtol=1e-10)
+
+    def test_fit_converges_to_that_of_the_array(self):
+        X, init = planted("cp")
+        expected = wtf.cp(X, 2, transport(), init=init)
+        found = wtf.cp(Sliceable(X), 2, transport(), init=init, chunk=4)
+        assert found.converged
+        assert abs(found.objective - expected.objective) < 1e-4 * abs(expected.objective)
+
+    def test_small_files_are_read_into_memory(self, tmp_path):
+        np.save(tmp_path / "x.npy", data())
+        expected, _ = trace(data(), 2, transport())
+        found, fit = trace(np.load(tmp_path / "x.npy", mmap_mode="r"), 2, transport())
+        np.testing.assert_array_equal(found, expected)
+        assert isinstance(fit.dual, np.ndarray)
+
+    def test_memory_map_is_read_in_chunks(self, tmp_path):
+        np.save(tmp_path / "x.npy", data())
+        expected, _ = trace(Sliceable(data()), 2, transport(), chunk=4)
+        mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+        found, fit = trace(mapped, 2, transport(), chunk=4, scratch=tmp_path)
+        np.testing.assert_array_equal(found, expected)
+        del fit
+        gc.collect()
+        assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+    def test_files_are_in_the_folder_of_the_user(self, tmp_path):
+        _, fit = trace(Sliceable(data()), 2, transport(), chunk=4, scratch=tmp_path)
+        assert tmp_path in fit.dual.path.parents
+        fit.save(tmp_path / "fit.npz")
+        loaded = wtf.load(tmp_path / "fit.npz")
+        np.testing.assert_array_equal(loaded.dual, np.asarray(fit.dual))
+
+    def test_interrupted_fit_continues_from_its_checkpoint(self, tmp_path):
+        X, init = planted("cp")
+        options = {"init": init, "chunk": 4, "checkpoint": tmp_path / "state"}
+        expected = wtf.cp(X, 2, transport(), init=init)
+        with pytest.warns(UserWarning, match="stopped by the callback"):
+            first = wtf.cp(X, 2, transport(), callback=lambda s: s.n_iter == 12, **options)
+        fit = wtf.cp(X, 2, transport(), **options)
+        assert fit.converged
+        assert fit.n_iter > first.n_iter
+        assert abs(fit.objective - expected.objective) < 1e-4 * abs(expected.objective)
+
+    def test_fixed_factors_without_mass_are_refused_by_sample(self):
+        X, factors = planted("nmf")
+        factors[0][5] = 0.0
+        with pytest.raises(ValueError, match="make sample 5 of every model"):
+            wtf.nmf(X, 2, transport(), init=factors, fixed=(0,), chunk=2, batch=2)
+
+    def test_masses_that_cannot_be_met_are_refused_by_sample(self):
+        X = data()
+        X[4] *= 2.0
+        options = {"constraints": ("rows", "columns"), "chunk": 2, "batch": 2}
+        with pytest.raises(ValueError, match="sample 4 of X has"):
+            wtf.nmf(X, 2, transport(lam=math.inf), **options)
+
+
+@pytest.mark.usefixtures("on_numpy")
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"solver": "dual"}, "does not support data that are read in chunks"),
+            ({"init": "nnsvd"}, "'nnsvd', which needs X in memory"),
+            ({"chunk": 0}, "chunk is 0: expected a positive integer"),
+            ({"mask": np.arange(120).reshape(6, 5, 4) > 3}, "mask was given for an X that is read"),
+            ({"loss": transport(debias=True)}, "loss is debiased for an X that is read"),
+            ({"scratch": "nowhere"}, "scratch is 'nowhere': expected a folder that exists"),
+        ],
+    )
+    def test_option_is_named(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            wtf.nmf(Sliceable(data()), 2, **{"loss": transport(), "chunk": 4, **options})
+
+    def test_transport_of_the_samples_is_refused(self):
+        loss = transport(shape=(6, 5, 4))
+        with pytest.raises(ValueError, match="loss transports the first mode for an X"):
+            wtf.cp(Sliceable(data()), 2, loss, chunk=4)
+
+    def test_folder_without_chunks_is_refused(self, tmp_path):
+        with pytest.raises(ValueError, match="scratch was given for an array in memory"):
+            wtf.nmf(data(), 2, transport(), scratch=tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+@pytest.mark.usefixtures("on_numpy")
+def test_memory_is_that_of_a_few_chunks(tmp_path):
+    script = ROOT / "benchmarks" / "out_of_core.py"
+    options = ["--size", "6MB", "--side", "32", "--chunk", "64", "--rank", "2", "--quick"]
+    options += ["--headroom", "150MB"]
+    done = subprocess.run(
+        [sys.executable, str(script), *options, "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    peak = re.search(r"arrays: peak ([0-9.]+) MB", done.stdout)
+    assert peak is not None
+    assert float(peak[1]) < 6.0  # less than X: an array in memory takes several times as much
