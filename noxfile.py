@@ -120,7 +120,7 @@ def demo(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Run one experiment of the paper: ``nox -s examples -- faces --quick``."""
     if not session.posargs:
-        session.error("name an experiment: three_mode, stacked_images or faces")
+        session.error("name an experiment: three_mode, stacked_images, faces or spectra")
     name, *options = session.posargs
     torch = "torch" in options or "--reference" in options
     install(session, extra="examples,torch" if torch else "examples")

@@ -41,6 +41,19 @@ def test_one_table_of_two_versions(on_numpy):
         assert "times sooner" in target
 
 
+def test_long_spectra_are_unmixed(on_numpy):
+    script = ROOT / "benchmarks" / "long_spectra.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--bins", "700", "--reach", "100"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures = dict(cells(line) for line in done.stdout.splitlines() if line.startswith("|"))
+    assert figures["converged, relative gap"].startswith("True")
+    assert float(figures["banded, 700 bins, plain"]) > 0
+
+
 def test_a_checkout_of_something_else_is_refused(on_numpy, tmp_path):
     """Otherwise a version would be compared with itself."""
     done = run("dense", "--quick", "--baseline", str(tmp_path))
