@@ -166,6 +166,49 @@ class TestEqual:
 
 
 @numpy_only
+class TestProjection:
+    FIT = wtf.cp(images(12), 2, GRID_LOSS, rng=0, tol=1e-4)
+
+    def project(self, cuts, fit=FIT, **options):
+        def run(comm):
+            mine = np.split(images(9, seed=3), cuts)[comm.rank]
+            return fit.projection(mine, comm=comm, **options)
+
+        return run_threads(run, len(cuts) + 1, timeout=TIMEOUT)
+
+    @pytest.mark.parametrize("cuts", [[4], [0, 8]])
+    def test_is_that_of_one_process(self, cuts):
+        one = self.FIT.projection(images(9, seed=3))
+        team = self.project(cuts)
+        rows = np.concatenate([found.factors[0] for found in team])
+        np.testing.assert_allclose(rows, one.factors[0], atol=1e-4)
+        for found in team:
+            assert found.converged
+            assert found.objective == team[0].objective == pytest.approx(one.objective, abs=1e-6)
+            assert (found.gap, found.message) == (team[0].gap, team[0].message)
+
+    @pytest.mark.filterwarnings("ignore:project. stopped:UserWarning")
+    def test_rank_that_does_not_converge_is_known_to_all(self):
+        for found in self.project([4], max_iter=1):
+            assert not found.converged
+            assert "max_iter = 1" in found.message
+
+    def test_samples_that_depend_on_each_other_are_refused(self):
+        constraints = ("columns", "columns")
+        fit = wtf.nmf(images(12), 2, wtf.KullbackLeibler(), rng=0, constraints=constraints)
+        with pytest.raises(ValueError, match="comm was given, but the first factor"):
+            self.project([4], fit)
+
+    def test_bad_samples_on_one_rank(self):
+        def run(comm):
+            mine = images(4)[:, : 6 - comm.rank]
+            self.FIT.project(mine, comm=comm)
+
+        with pytest.raises(ValueError, match=r"X has shape \(4, 5, 6\)"):
+            run_threads(run, 2, timeout=20.0)
+
+
+@numpy_only
 class TestFaults:
     def failure(self, fit, size=3):
         """The errors of all ranks, which have to come soon."""

@@ -155,16 +155,19 @@ class Sums:
         failed = self.comm.sum(failed)
         if failed.any():
             first = int(np.argmax(failed))
-            message = self._text("" if error is None else described(error), first)
+            mine = error is not None and first == self.comm.rank
+            message = self.text(described(error) if mine and error is not None else "")
             raise AgreedError(error or RuntimeError(f"rank {first} has failed: {message}"))
         return result
 
-    def _text(self, text: str, root: int) -> str:
-        """The text of one process, on all of them."""
+    def text(self, text: str) -> str:
+        """The text of one process on all of them; the others give an empty one."""
+        if self.comm is None:
+            return text
         codes = np.zeros(MESSAGE_LENGTH)
         found = np.frombuffer(text.encode()[:MESSAGE_LENGTH], dtype=np.uint8)
         codes[: found.size] = found
-        shared = self.from_rank(codes, root)
+        shared = self.comm.sum(codes)
         return bytes(shared[shared > 0].astype(np.uint8)).decode(errors="replace")
 
 

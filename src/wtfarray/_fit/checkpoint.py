@@ -139,6 +139,10 @@ class Checkpoint:
         """
         if not self.exists:
             return None
+        return self._contents(objective, like, levels)
+
+    def _contents(self, objective: JointObjective, like: Array, levels: int) -> Stored:
+        """The contents of the file."""
         with reading("checkpoint", self.path, "a file written by a fit") as archive:
             identity = get(archive.header, "identity", str)
             found = None
@@ -185,10 +189,11 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
         array("gradient", like.shape),
         *numbers("point", -math.inf, 0.0, 0.0, -math.inf),
     )
-    with np.errstate(all="ignore"):
-        blocks = objective.blocks(point.x)
-    for k, block in enumerate(blocks):
-        refuse_where(~xp.isfinite(block), f"block {k}", block, "finite values")
+    if not objective.sums.shared:  # the blocks may take sums, for which all have to be here
+        with np.errstate(all="ignore"):
+            blocks = objective.blocks(point.x)
+        for k, block in enumerate(blocks):
+            refuse_where(~xp.isfinite(block), f"block {k}", block, "finite values")
     error, gap, converged = get(header, "current", list)
     current = Evaluation(
         point,
@@ -208,7 +213,7 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
         raise ValueError(msg)
     found = Stored(
         Progress(level, steps, current, decrease, tightness, small_steps, failures),
-        _stored_pairs(archive, point, dtype),
+        _stored_pairs(archive, objective, point, dtype),
         [
             state if isinstance(state, tuple) else array(f"state_{k}", state.shape)
             for k, state in enumerate(objective.states())
@@ -221,9 +226,11 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
     return found
 
 
-def _stored_pairs(archive: Archive, point: Point, dtype: str) -> CurvaturePairs:
+def _stored_pairs(
+    archive: Archive, objective: JointObjective, point: Point, dtype: str
+) -> CurvaturePairs:
     """The curvature pairs, of the sizes that an empty memory has."""
-    pairs = new_pairs(point)
+    pairs = new_pairs(point, objective.sums, objective.shared)
     empty = pairs.export()
     stored = {
         name: archive.read(f"pairs_{name}", (None,) if name in {"used", "free"} else like.shape)

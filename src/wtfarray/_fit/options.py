@@ -20,6 +20,7 @@ from wtfarray._arrays.validation import check_function, one_of, positive_integer
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
+from wtfarray._fit.shared_checkpoint import SharedCheckpoint
 from wtfarray._fit.specification import Specification
 from wtfarray._fit.team import check_same, loss_identity, seed_identity
 from wtfarray._losses.protocol import ConjugateLoss
@@ -109,9 +110,6 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     callback, checkpoint = given.get("callback"), None
     check_function("callback", callback)
     if path is not None:
-        if spec.shards.shared:
-            msg = "checkpoint was given with comm: expected one or the other"
-            raise ValueError(msg)
         checkpoint = _checkpoint(path, spec, init, blocks, given.get("rng"))
     return SolverOptions(
         init=init,
@@ -166,5 +164,7 @@ def _checkpoint(
         *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
         *spec.details,
     )
-    data = (part for _, part in chunks_of(spec.X))
-    return Checkpoint(path, chain(data, arrays), arguments)
+    data = chain((part for _, part in chunks_of(spec.X)), arrays)
+    if spec.shards.shared:
+        return SharedCheckpoint(path, data, arguments, spec.shards)
+    return Checkpoint(path, data, arguments)

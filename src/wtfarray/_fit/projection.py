@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, take_samples
+from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.driver import FitSolution, solve
 from wtfarray._fit.journal import Record
@@ -112,6 +114,74 @@ def project_samples(
         history=history,
         dual=dual,
         mass_advice=_mass_advice(mass, atoms) if constraint == "rows" and mask is None else None,
+    )
+
+
+def project_together(
+    sums: Sums,
+    X: Array,
+    atoms: Array,
+    loss: Loss,
+    *,
+    constraint: Constraint,
+    rho: float,
+    tol: float,
+    max_iter: int,
+    progress: bool,
+    mask: Array | None,
+) -> Projection:
+    """
+    Project the samples of several processes, of which each holds some.
+
+    The coefficients of one sample do not depend on those of another: each process projects its own,
+    without messages. The sums of objectives and gaps, and whether all converged, are shared.
+    """
+    if constraint not in (None, "rows"):
+        msg = (
+            f"comm was given, but the first factor of the fit has the constraint {constraint!r}: "
+            "expected None or 'rows', under which samples are projected one by one"
+        )
+        raise AgreedError(ValueError(msg))
+    begin = time.perf_counter()
+    if X.shape[0]:
+        mine = project_samples(
+            X,
+            atoms,
+            loss,
+            constraint=constraint,
+            rho=rho,
+            tol=tol,
+            max_iter=max_iter,
+            progress=progress,
+            mask=mask,
+        )
+    else:
+        xp = array_namespace(X)
+        rows = xp.zeros((0, atoms.shape[1]), dtype=X.dtype, device=device_of(X))
+        mine = Projection(rows, 0.0, 0.0, True, "", False, 0, [], X, None)  # noqa: FBT003
+    evaluations = mine.history[-1].evaluations if mine.history else 0
+    objective, gap, stopped, unsolved, work, samples = sums.numbers(
+        mine.objective,
+        mine.gap,
+        mine.stopped,
+        not mine.converged,
+        evaluations * X.shape[0],
+        X.shape[0],
+    )
+    # The message of the first process that did not converge, if any.
+    speaks = not mine.converged if unsolved else X.shape[0] > 0
+    before, _ = sums.place(int(speaks))
+    message = sums.text(mine.message if speaks and before == 0 else "")
+    seconds = time.perf_counter() - begin
+    return replace(
+        mine,
+        objective=objective,
+        gap=gap,
+        converged=unsolved == 0,
+        message=message,
+        stopped=stopped > 0,
+        n_iter=int(sums.largest(mine.n_iter)),
+        history=[Record(seconds, objective, gap, math.ceil(work / max(1.0, samples)))],
     )
 
 

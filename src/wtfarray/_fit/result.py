@@ -17,13 +17,16 @@ from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, check_labels, checked_axes
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.scratch import FileArray
+from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_nonnegative,
+    as_shard,
     axis_index,
     common_namespace,
     follow,
@@ -35,7 +38,7 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.export import dataset, factor_frame
 from wtfarray._fit.journal import Record
-from wtfarray._fit.projection import project_samples
+from wtfarray._fit.projection import project_samples, project_together
 from wtfarray._fit.specification import is_sampled
 from wtfarray._fit.storage import (
     as_number,
@@ -57,6 +60,7 @@ from wtfarray._fit.storage import (
     write_atomically,
     write_records,
 )
+from wtfarray._fit.team import team_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._models.entropy import Constraint, entropy_value
 from wtfarray._models.models import CPModel, atoms_of
@@ -259,6 +263,7 @@ class Factorisation:
         max_iter: int = 1000,
         progress: bool = False,
         mask: Array | None = None,
+        comm: Communicator | None = None,
     ) -> Array:
         """
         The coefficients of new samples: the first factor of `projection`.
@@ -267,7 +272,7 @@ class Factorisation:
         ----------
         X : array (n, ...)
             New samples along the first mode; the other modes as in the fitted data.
-        tol, max_iter, progress, mask
+        tol, max_iter, progress, mask, comm
             As for `projection`.
 
         Returns
@@ -275,7 +280,9 @@ class Factorisation:
         array (n, r)
             Coefficients of the new samples.
         """
-        found, advice = self._project(X, tol, max_iter, mask, progress=progress)
+        team = team_of(comm)
+        with failing_together(team):
+            found, advice = self._project(X, tol, max_iter, mask, team, progress=progress)
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found.factors[0]
@@ -289,6 +296,7 @@ class Factorisation:
         max_iter: int = 1000,
         progress: bool = False,
         mask: Array | None = None,
+        comm: Communicator | None = None,
     ) -> Factorisation:
         """
         Project new samples: a convex problem in the first factor, with all others fixed.
@@ -305,6 +313,10 @@ class Factorisation:
             Show a progress bar (needs tqdm).
         mask : array of bool, optional
             True where X was observed, as for `cp`.
+
+        comm : Communicator, optional
+            A team of processes, of `wtfarray.distributed`, each of which projects its own samples;
+            objective, gap and convergence are those of all.
 
         Returns
         -------
@@ -323,19 +335,69 @@ class Factorisation:
         >>> new.factors[0].shape, new.converged
         ((2, 2), True)
         """
-        found, advice = self._project(X, tol, max_iter, mask, progress=progress)
+        team = team_of(comm)
+        with failing_together(team):
+            found, advice = self._project(X, tol, max_iter, mask, team, progress=progress)
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found
 
     def _project(
-        self, X: Array, tol: float, max_iter: int, mask: Array | None, *, progress: bool
+        self,
+        X: Array,
+        tol: float,
+        max_iter: int,
+        mask: Array | None,
+        team: Communicator | None,
+        *,
+        progress: bool,
     ) -> tuple[Factorisation, list[str]]:
         """The projection, and the messages of its warnings."""
+        sums = Sums(team)
+        X, mask, axes = sums.agree(lambda: self._checked(X, mask, shared=sums.shared))
+        xp = array_namespace(X)
+        atoms = atoms_of(self.factors, self.core, self.weights)
+        atoms = follow("the fit", atoms, xp, X.dtype, device_of(X))
+        options: dict[str, Any] = {
+            "constraint": self.constraints[0],
+            "rho": self.rho[0],
+            "tol": positive_number("tol", tol),
+            "max_iter": positive_integer("max_iter", max_iter),
+            "progress": progress and sums.leads,
+            "mask": mask,
+        }
+        if team is None:
+            found = project_samples(X, atoms, self.loss, **options)
+        else:
+            found = project_together(sums, X, atoms, self.loss, **options)
+        advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
+        if not found.converged and sums.leads:
+            advice.append(f"project: {found.message}")
+        entropy = self._entropy_of_atoms()
+        projected = replace(
+            self,
+            factors=[found.coefficients, *self.factors[1:]],
+            objective=found.objective + entropy,
+            gap=found.gap,
+            converged=found.converged,
+            message=found.message,
+            n_iter=found.n_iter,
+            history=[replace(r, objective=r.objective + entropy) for r in found.history],
+            dual=found.dual,
+            shape=tuple(X.shape),
+            stopped=found.stopped,
+            axes=axes,
+        )
+        return projected, advice
+
+    def _checked(
+        self, X: Array, mask: Array | None, *, shared: bool
+    ) -> tuple[Array, Array | None, tuple[Axis, ...]]:
+        """New samples, what was observed of them, and their labels."""
         X, labels = without_labels("X", X)
         xp = common_namespace(X=X)
         mask = as_mask("mask", without_labels("mask", mask)[0], X)
-        X = as_nonnegative("X", observed(X, mask), xp)
+        X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:
             msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
@@ -346,41 +408,7 @@ class Factorisation:
                 "samples"
             )
             raise ValueError(msg)
-        axes = self._axes_of_new(labels, tuple(X.shape))
-        atoms = atoms_of(self.factors, self.core, self.weights)
-        atoms = follow("the fit", atoms, xp, X.dtype, device_of(X))
-        found = project_samples(
-            X,
-            atoms,
-            self.loss,
-            constraint=self.constraints[0],
-            rho=self.rho[0],
-            tol=positive_number("tol", tol),
-            max_iter=positive_integer("max_iter", max_iter),
-            progress=progress,
-            mask=mask,
-        )
-        advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
-        if not found.converged:
-            advice.append(f"project: {found.message}")
-        entropy = self._entropy_of_atoms()
-        return (
-            replace(
-                self,
-                factors=[found.coefficients, *self.factors[1:]],
-                objective=found.objective + entropy,
-                gap=found.gap,
-                converged=found.converged,
-                message=found.message,
-                n_iter=found.n_iter,
-                history=[replace(r, objective=r.objective + entropy) for r in found.history],
-                dual=found.dual,
-                shape=tuple(X.shape),
-                stopped=found.stopped,
-                axes=axes,
-            ),
-            advice,
-        )
+        return X, mask, self._axes_of_new(labels, tuple(X.shape))
 
     def _axes_of_new(self, labels: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
         """The labels of new samples; refuse features with other labels than the fitted ones."""

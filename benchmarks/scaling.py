@@ -1,0 +1,153 @@
+"""
+Strong and weak scaling of one fit over MPI processes of one thread each.
+
+    python benchmarks/scaling.py                      # both problems, 1 and 2 processes
+    python benchmarks/scaling.py --ranks 1 2 4 8 --problem images
+    python benchmarks/scaling.py --quick              # small, to see that it runs
+
+Strong: the same samples on more processes. Weak: as many samples more as processes. The efficiency
+is the time of one process, divided by that of several and, if strong, by their number. The machine
+has to be idle. Needs mpi4py and mpiexec, such as ``pip install mpi4py mpich``.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import wtfarray as wtf
+from wtfarray.distributed import mpi
+
+SAMPLES = {"images": 800, "histograms": 2000}
+STEPS = 15
+
+
+def images(n: int, side: int = 32) -> tuple[np.ndarray, wtf.Loss]:
+    """Images of three blobs, alike in difficulty."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(-1.0, 1.0, side)
+    centres, widths = rng.uniform(-0.5, 0.5, (2, n, 3, 1)), rng.uniform(0.1, 0.3, (n, 3, 1))
+    rows, columns = (np.exp(-(((x - c) / widths) ** 2)) for c in centres)
+    X = np.einsum("nki,nkj->nij", rows, columns) + 1e-6
+    loss = wtf.Wasserstein(wtf.grid_cost(side, side), eps=1e-2, lam=25.0)
+    return X / X.sum(axis=(1, 2), keepdims=True), loss
+
+
+def histograms(n: int, bins: int = 64) -> tuple[np.ndarray, wtf.Loss]:
+    """Histograms of which one in ten is narrow, and takes many times as many iterations."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.0, 1.0, bins)
+    widths = np.where(rng.uniform(size=(n, 1)) < 0.1, 0.01, 0.2)
+    X = np.exp(-0.5 * ((x - rng.uniform(0.1, 0.9, (n, 1))) / widths) ** 2) + 1e-9
+    loss = wtf.Wasserstein(wtf.grid_cost(bins), eps=2e-3, lam=5.0)
+    return X / X.sum(axis=1, keepdims=True), loss
+
+
+class Timed:
+    """A communicator that measures how long it waits."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.seconds, self.messages, self.bytes, self._parts = 0.0, 0, 0, []
+
+    def sum(self, array: np.ndarray) -> np.ndarray:
+        """The sum, timed."""
+        begin = time.perf_counter()
+        total: np.ndarray = self._comm.sum(array)
+        self.seconds += time.perf_counter() - begin
+        self.messages += 1
+        self.bytes += array.nbytes
+        return total
+
+    def split(self, groups: Any) -> Any:
+        """A group, timed as well."""
+        part = self._comm.split(groups)
+        if part is not None:
+            part = Timed(part)
+            self._parts.append(part)
+        return part
+
+    def fail(self, message: str) -> None:
+        """Pass it on."""
+        self._comm.fail(message)
+
+    def waited(self) -> float:
+        """Seconds, with those of groups."""
+        return self.seconds + sum(part.waited() for part in self._parts)
+
+
+def work(problem: str, samples: int) -> None:
+    """Fit on this process of several; rank 0 prints what was measured."""
+    comm = mpi()
+    X, loss = {"images": images, "histograms": histograms}[problem](samples)
+    begin, end = (samples * k // comm.size for k in (comm.rank, comm.rank + 1))
+    X, timed = X[begin:end].copy(), Timed(comm)
+    comm.sum(np.zeros(1))  # all begin together
+    clock, cpu = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wtf.nmf(X, 10, loss, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
+    seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
+    mine = np.asarray([seconds, cpu, timed.waited(), timed.messages, timed.bytes])
+    mean = comm.sum(mine) / comm.size
+    if comm.rank == 0:
+        names = ("seconds", "cpu", "waited", "messages", "bytes")
+        print(json.dumps(dict(zip(names, mean.tolist(), strict=True))))
+
+
+def launched(ranks: int, problem: str, samples: int) -> dict[str, float]:
+    """What a fit of so many processes measured."""
+    folder = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    if mpiexec is None:
+        sys.exit("mpiexec was not found: pip install mpi4py mpich")
+    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", __file__]
+    command += ["--work", "--problem", problem, "--samples", str(samples)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--problem", choices=sorted(SAMPLES), action="append")
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(options.problem[0], options.samples)
+        return
+    print("| problem | scaling | processes | samples | seconds | waiting | efficiency |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for problem in options.problem or sorted(SAMPLES):
+        total = options.samples or (40 if options.quick else SAMPLES[problem])
+        most = max(options.ranks)
+        for kind in ("strong", "weak"):
+            first = 0.0
+            for ranks in options.ranks:
+                samples = total if kind == "strong" else total * ranks // most
+                found = launched(ranks, problem, samples)
+                first = first or found["seconds"]
+                share = first / found["seconds"] / (ranks if kind == "strong" else 1)
+                waiting = found["waited"] / found["seconds"]
+                print(
+                    f"| {problem} | {kind} | {ranks} | {samples} | {found['seconds']:.2f} "
+                    f"| {waiting:.0%} | {share:.0%} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Checkpoints of several processes: a file for each, and a manifest."""
+
+import numpy as np
+import pytest
+from helpers import numpy_only
+from teams import GRID_LOSS, TIMEOUT, images, quietly, traced
+
+import wtfarray as wtf
+from wtfarray.distributed import run_threads
+
+pytestmark = [numpy_only, quietly]
+CUTS = [9]
+
+
+class KilledError(Exception):
+    """Stands for the end of a process, which writes nothing any more."""
+
+
+def fit(path, cuts=CUTS, killed_at=None, **options):
+    """A fit of a team, which rank 1 may leave after a step."""
+
+    def run(comm):
+        def callback(state):
+            if comm.rank == 1 and state.n_iter == killed_at:
+                raise KilledError
+
+        mine = np.split(images(), cuts)[comm.rank]
+        given = {"rng": 0, "max_iter": 35, "tol": 1e-9, **options}
+        return wtf.cp(mine, 2, GRID_LOSS, callback=callback, checkpoint=path, comm=comm, **given)
+
+    return run_threads(run, len(cuts) + 1, timeout=TIMEOUT)
+
+
+def names(path):
+    return sorted(file.name for file in path.parent.iterdir())
+
+
+def test_fit_that_was_killed_continues_bitwise(tmp_path):
+    path = tmp_path / "state.npz"
+    through = fit(tmp_path / "other.npz")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(KilledError):
+        fit(path, killed_at=27)
+    assert names(path) == ["state.npz", "state.npz.step20.rank0", "state.npz.step20.rank1"]
+    continued = fit(path)
+    for a, b in zip(through, continued, strict=True):
+        pairs = zip(a.factors, b.factors, strict=True)
+        assert all(np.array_equal(old, new) for old, new in pairs)
+        assert (a.objective, a.n_iter) == (b.objective, b.n_iter)
+
+
+def test_files_are_removed_after_convergence(tmp_path):
+    path = tmp_path / "state.npz"
+    found = fit(path, tol=1e-3, max_iter=300)
+    assert found[0].converged
+    assert names(path) == []
+
+
+def test_constraint_over_all_samples(tmp_path):
+    """The norms of the first factor are sums over the ranks, when a state is read as well."""
+    path, constraints = tmp_path / "state.npz", ("columns",) * 3
+    with pytest.raises(KilledError):
+        fit(path, killed_at=12, constraints=constraints)
+    assert fit(path, constraints=constraints, max_iter=15)[0].n_iter >= 15
+
+
+def test_other_number_of_processes_is_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    with pytest.raises(KilledError):
+        fit(path, killed_at=12)
+    with pytest.raises((ValueError, RuntimeError), match=r"2 processes with \(9, 15\) samples"):
+        fit(path, cuts=[9, 12])
+
+
+def test_other_data_are_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    with pytest.raises(KilledError):
+        fit(path, killed_at=12)
+    with pytest.raises((ValueError, RuntimeError), match="different data or arguments"):
+        fit(path, rho=0.02)
+
+
+def test_missing_file_of_one_rank_is_named(tmp_path):
+    path = tmp_path / "state.npz"
+    with pytest.raises(KilledError):
+        fit(path, killed_at=12)
+    (tmp_path / "state.npz.step10.rank1").unlink()
+    with pytest.raises((ValueError, RuntimeError), match=r"step10\.rank1' was not found"):
+        fit(path)
+
+
+def test_one_process_writes_one_file(tmp_path):
+    path = tmp_path / "state.npz"
+    traced(wtf.cp, images(), 2, GRID_LOSS, rng=0, last=10, checkpoint=path)
+    assert names(path) == ["state.npz"]
