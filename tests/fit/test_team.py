@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -350,25 +351,34 @@ class TestInterrupts:
 
 
 @numpy_only
-class TestMessages:
-    def test_messages_of_an_evaluation(self):
-        """Three small ones and one with the adjoints, if no batch is on two ranks."""
-        n, evaluations = 60, []
+def test_messages_of_a_step():
+    """As docs/scaling.md states: no message of an inner iteration if no batch is on two ranks."""
+    X = images(128, (16, 16))
+    loss = wtf.Wasserstein(wtf.grid_cost(16, 16), eps=0.02, lam=10.0)
 
-        def fit(comm, steps):
-            mine = np.array_split(images(n), comm.size)[comm.rank]
-            loss = wtf.KullbackLeibler()
-            before = comm.messages, comm.bytes
-            found = wtf.cp(mine, 3, loss, rng=0, max_iter=steps, tol=1e-12, comm=comm)
-            evaluations.append(found.history[-1].evaluations)
-            return comm.messages - before[0], comm.bytes - before[1]
+    def fit(comm, steps):
+        mine = np.split(X, 2)[comm.rank]
+        sizes, total = Counter(), comm.sum
 
-        (few, few_bytes), _ = run_threads(lambda comm: fit(comm, 5), 2)
-        (many, many_bytes), _ = run_threads(lambda comm: fit(comm, 25), 2)
-        more = evaluations[-1] - evaluations[0]
-        assert 20 <= more <= 25
-        assert (many - few) / 20 <= 12
-        assert (many_bytes - few_bytes) / 20 <= 2**17
+        def counted(array):
+            sizes[array.size] += 1
+            return total(array)
+
+        comm.sum = counted
+        options = {"init": "kl", "max_iter": steps, "tol": 1e-12, "comm": comm}
+        found = wtf.nmf(mine, 5, loss, rng=0, **options)
+        return sizes, found.n_iter
+
+    (few, first), _ = run_threads(lambda comm: fit(comm, 2), 2)
+    (many, last), _ = run_threads(lambda comm: fit(comm, 12), 2)
+    steps, sizes = last - first, many - few
+    assert steps == 10
+    evaluations = sizes[256 * 5 + 9]
+    assert steps <= evaluations <= steps + 2
+    assert sizes[41 * 41] == sizes[3] == sizes[2] == steps
+    assert 2 * evaluations + steps <= sizes[1] + 1 <= 2 * evaluations + steps + 1
+    assert sizes[2048] <= 3 * steps
+    assert set(sizes) == {1, 2, 3, 256 * 5 + 9, 41 * 41, 2048}
 
 
 @numpy_only

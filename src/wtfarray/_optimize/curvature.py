@@ -306,28 +306,33 @@ class ScaledCurvaturePairs(CurvaturePairs):
         steps, changes = squares[0, :], squares[1, :]
         moved = (steps > 0) & (changes > 0)
         # Squares of tiny numbers may be 0: then nothing is known of the scales.
-        total_steps, total_changes = self._total(steps), self._total(changes)
+        (total_steps, total_changes), count = self._totals(steps, changes)
         known = (total_steps > 0) & (total_changes > 0)
         common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
         ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
         d = xp.sqrt(ratio)
-        median = self._median(d)
+        median = self._median(d, count)
         return xp.clip(d, median / self._spread, median * self._spread)
 
-    def _total(self, entries: Array) -> Array:
-        """The sum of the entries of a vector."""
-        xp = self._xp
+    def _totals(self, *vectors: Array) -> tuple[list[Array], int]:
+        """The sums of the entries of several vectors, and the number of entries of one."""
+        xp, n = self._xp, vectors[0].shape[0]
         if not self._sums.shared:
-            return xp.sum(entries)
-        mine, others = self._parts(entries[None, :])
-        return self._sums.array(xp.sum(mine)) + xp.sum(others)
+            return [xp.sum(vector) for vector in vectors], n
+        parts = [self._parts(vector[None, :]) for vector in vectors]
+        totals, (count,) = self._sums.arrays([xp.sum(mine) for mine, _ in parts], [self._shared])
+        pairs = zip(totals, parts, strict=True)
+        return [total + xp.sum(others) for total, (_, others) in pairs], (
+            int(count) + n - self._shared
+        )
 
-    def _median(self, d: Array) -> Array | float:
-        """The median of the positive entries of a vector."""
+    def _median(self, d: Array, count: int) -> Array | float:
+        """The median of the positive entries of a vector, of which there are ``count``."""
         if not self._sums.shared:
-            return self._xp.sort(d)[d.shape[0] // 2]
+            return self._xp.sort(d)[count // 2]
         mine = host.to_host(d)
-        return median_of_shared(mine[: self._shared], mine[self._shared :], self._sums)
+        shared, others = mine[: self._shared], mine[self._shared :]
+        return median_of_shared(shared, others, count, self._sums)
 
     def _measure(self, point: Point) -> None:
         """Compute the inner products of all rows and the gradient in the scaled variables."""
@@ -349,9 +354,13 @@ DIGIT = 11
 """Number of bits that one message decides on in the search for a median."""
 
 
-def median_of_shared(mine: NDArray[np.float64], others: NDArray[np.float64], sums: Sums) -> float:
+def median_of_shared(
+    mine: NDArray[np.float64], others: NDArray[np.float64], count: int, sums: Sums
+) -> float:
     """
     The upper median of positive numbers, some on this process alone, ``others`` on all of them.
+
+    There are ``count`` of them, of which each of the others counts once.
 
     Positive floating point numbers are ordered as the integers with the same bits. A histogram of
     the leading bits, summed over the processes, says which ones the median has; then one of the
@@ -359,8 +368,7 @@ def median_of_shared(mine: NDArray[np.float64], others: NDArray[np.float64], sum
     """
     numbers = np.concatenate([mine, others]) if sums.leads else mine
     bits = numbers.view(np.int64)
-    (count,) = sums.numbers(numbers.size)
-    rank, known = int(count) // 2, 0
+    rank, known = count // 2, 0
     for low in range(63 - DIGIT, -DIGIT, -DIGIT):
         shift, width = max(low, 0), DIGIT + min(low, 0)
         here = bits[bits >> (shift + width) == known]
