@@ -30,6 +30,17 @@ def fitted(request):
     return request.param(2, **FAST).fit(X), X
 
 
+class TestSparse:
+    def test_sparse_and_dense_agree(self):
+        sparse = pytest.importorskip("scipy.sparse")
+        X = np.where(bumps() > 0.05, bumps(), 0.0)
+        dense = WassersteinNMF(**FAST).fit(X)
+        for kind in (sparse.csr_matrix, sparse.csc_array, sparse.coo_array):
+            model = WassersteinNMF(**FAST).fit(kind(X))
+            np.testing.assert_array_equal(model.components_, dense.components_)
+        np.testing.assert_array_equal(model.transform(kind(X)), dense.transform(X))
+
+
 class TestVerbose:
     def test_bars_are_shown(self, capsys):
         pytest.importorskip("tqdm")

@@ -1,4 +1,4 @@
-"""Labelled containers, of pandas and xarray: recognised without importing their packages."""
+"""Containers of other packages, labelled or sparse: recognised without importing them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.sparse import is_sparse, to_dense
 from wtfarray._arrays.typing import Array
 
 UNNAMED = re.compile(r"dim_\d+")
@@ -23,22 +24,24 @@ def is_a(value: object, package: str, kind: str) -> bool:
 
 def without_labels(name: str, array: Any) -> tuple[Array, tuple[Axis, ...]]:
     """
-    The array in a labelled container, and its labels; anything else as it is, without labels.
+    The array in a container, and its labels; anything else as it is, without labels.
 
     Parameters
     ----------
     name : str
         The argument, for messages.
     array : array or container
-        A DataFrame or Series of pandas, a DataArray of xarray, or anything else.
+        A DataFrame or Series of pandas, a DataArray of xarray, a sparse matrix of SciPy or a sparse
+        tensor of pydata, or anything else.
     """
     if is_a(array, "pandas", "DataFrame"):
         return _values_of_frame(name, array), (_index(array.index), _index(array.columns))
     if is_a(array, "pandas", "Series"):
         return _values_of_frame(name, array.to_frame())[:, 0], (_index(array.index),)
     if is_a(array, "xarray", "DataArray"):
-        return array.data, tuple(_coordinate(array, dim) for dim in array.dims)
-    return array, ()
+        axes = tuple(_coordinate(array, dim) for dim in array.dims)
+        return without_labels(name, array.data)[0], axes
+    return (to_dense(array) if is_sparse(array) else array), ()
 
 
 def _values_of_frame(name: str, frame: Any) -> Array:

@@ -53,6 +53,11 @@ def _namespace(name: str, array: Array) -> Namespace:
         msg = f"{name} is a {type(array).__name__} of {package}: expected a plain array, "
         msg += _CONVERSIONS[package].format(name=name)
         raise TypeError(msg)
+    layout = str(getattr(array, "layout", ""))
+    if is_torch_array(array) and layout != "torch.strided":
+        msg = f"{name} is a sparse tensor of torch ({layout}): expected a dense one, "
+        msg += f"{name}.to_dense(), or a sparse matrix of SciPy"
+        raise TypeError(msg)
     if isinstance(array, (list, tuple)):
         msg = f"{name} is a {type(array).__name__}: expected an array, numpy.asarray({name})"
         raise TypeError(msg)

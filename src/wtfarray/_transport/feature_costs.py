@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays.containers import is_a, without_labels
 from wtfarray._arrays.samples import flat
+from wtfarray._arrays.sparse import gram_of_columns, is_sparse, refuse_bad_entries
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import as_nonnegative, common_namespace, one_of
 from wtfarray._transport.costs import SCALES, Scale, scale_of_points
@@ -25,8 +28,9 @@ def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean
 
     Parameters
     ----------
-    X : array (n, m) or (n, m_1, ..., m_t), or DataFrame
-        Non-negative samples. Several feature modes are taken together, in C order.
+    X : array (n, m) or (n, m_1, ..., m_t), DataFrame, or sparse matrix
+        Non-negative samples. Several feature modes are taken together, in C order. A sparse matrix
+        of SciPy or pydata is not made dense.
     metric : {"cosine", "correlation", "euclidean"}
         Of the columns x and y: ``1 - <x, y>/(|x| |y|)``, the same for columns minus their means,
         or ``|x - y|``. The first two do not depend on the scales of the features. A column that
@@ -52,6 +56,8 @@ def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean
     """
     one_of("metric", metric, METRICS)
     one_of("scale", scale, SCALES)
+    if is_sparse(X) and len(X.shape) == 2:
+        return _sparse_cost(X, metric, scale)
     data, _ = without_labels("X", X)
     xp = common_namespace(X=data)
     data = as_nonnegative("X", data, xp)
@@ -63,6 +69,18 @@ def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean
     if is_a(X, "pandas", "DataFrame"):
         return X.__class__(cost, index=X.columns, columns=X.columns)
     return cost
+
+
+def _sparse_cost(X: Any, metric: Metric, scale: Scale) -> NDArray[np.float64]:
+    """The cost of a sparse matrix, which is not made dense; float64 of NumPy."""
+    refuse_bad_entries("X", X)
+    gram, sums = gram_of_columns(X)
+    samples = X.shape[0]
+    if metric == "correlation":
+        gram = gram - np.outer(sums, sums) / samples
+    cost = _distances(gram, metric, samples)
+    found: NDArray[np.float64] = cost / scale_of_points(cost, scale, np)
+    return found
 
 
 def column_distances(rows: Array, metric: Metric, weights: Array | None = None) -> Array:
@@ -77,7 +95,12 @@ def column_distances(rows: Array, metric: Metric, weights: Array | None = None) 
         total = rows.shape[0] if weights is None else float(xp.sum(weights))
         rows = rows - xp.sum(weighted, axis=0)[None, :] / total
         weighted = rows if weights is None else rows * weights[:, None]
-    gram = xp.matmul(weighted.mT, rows)
+    return _distances(xp.matmul(weighted.mT, rows), metric, rows.shape[0])
+
+
+def _distances(gram: Array, metric: Metric, samples: int) -> Array:
+    """Distances (m, m) from the Gram matrix of columns, which are centred for "correlation"."""
+    xp = common_namespace(gram=gram)
     m = gram.shape[0]
     squares = xp.linalg.diagonal(gram)
     same = xp.eye(m, dtype=gram.dtype, device=device_of(gram)) > 0
@@ -86,7 +109,7 @@ def column_distances(rows: Array, metric: Metric, weights: Array | None = None) 
     else:
         # Columns whose norm is rounding noise have no direction.
         noise = float(xp.finfo(gram.dtype).eps) * float(xp.max(squares))
-        positive = squares > noise * (rows.shape[0] if metric == "correlation" else 0.0)
+        positive = squares > noise * (samples if metric == "correlation" else 0.0)
         norm = xp.sqrt(xp.where(positive, squares, 1.0))
         cosine = xp.where(
             positive[:, None] & positive[None, :], gram / (norm[:, None] * norm[None, :]), 0.0

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.sparse import is_sparse, to_dense
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -430,7 +431,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             allow_nd=self._kind != "nmf",
             ensure_non_negative=True,
             ensure_all_finite="allow-nan",
+            accept_sparse="csr" if self._kind == "nmf" else False,
         )
+        X = to_dense(X) if is_sparse(X) else X
         if not reset and tuple(X.shape[1:]) != self._sample_shape:
             expected = ", ".join(map(str, self._sample_shape))
             msg = f"X has shape {tuple(X.shape)}: expected (n, {expected})"
@@ -461,6 +464,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def __sklearn_tags__(self) -> Tags:
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.sparse = self._kind == "nmf"
         tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = self._kind != "nmf"
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]

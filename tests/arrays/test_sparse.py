@@ -1,0 +1,99 @@
+"""Sparse matrices and tensors as data."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from array_api_compat import is_torch_namespace
+from helpers import numpy_only
+
+import wtfarray as wtf
+from wtfarray._arrays.sparse import gram_of_columns, is_sparse, to_dense
+
+X = np.random.default_rng(0).gamma(1.0, size=(8, 6)) * (np.arange(48).reshape(8, 6) % 3 > 0)
+KINDS = ["csr_array", "csc_array", "coo_array", "csr_matrix", "coo_matrix"]
+FAST = {"rng": 0, "tol": 1e-3}
+
+
+def scipy_sparse(kind, dense=X):
+    sparse = pytest.importorskip("scipy.sparse")
+    return getattr(sparse, kind)(dense)
+
+
+@numpy_only
+class TestScipy:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_fit_is_that_of_the_dense_matrix(self, kind):
+        loss = wtf.Wasserstein(wtf.grid_cost(6), 0.1, 5.0)
+        dense, found = (wtf.nmf(data, 2, loss, **FAST) for data in (X, scipy_sparse(kind)))
+        assert np.array_equal(found.factors[1], dense.factors[1])
+        assert np.array_equal(found.project(scipy_sparse(kind)), dense.project(X))
+
+    def test_every_function_takes_it(self):
+        loss = wtf.Wasserstein(wtf.grid_cost(6), 0.1, 5.0)
+        Z = scipy_sparse("csr_array")
+        assert wtf.wasserstein(Z, X + 0.1, loss).value == wtf.wasserstein(X, X + 0.1, loss).value
+        scan = wtf.rank_scan(Z, [1, 2], wtf.KullbackLeibler(), n_seeds=1, tol=1e-2)
+        assert len(scan.records) == 2
+        fits = wtf.coupled([Z, X], 2, [loss, wtf.KullbackLeibler()], **FAST)
+        assert fits.coefficients.shape == (8, 2)
+
+    @pytest.mark.parametrize("metric", ["cosine", "correlation", "euclidean"])
+    @pytest.mark.parametrize("kind", ["csr_array", "coo_matrix"])
+    def test_feature_cost(self, kind, metric):
+        found = wtf.feature_cost(scipy_sparse(kind), metric)
+        np.testing.assert_allclose(found, wtf.feature_cost(X, metric), atol=1e-7)
+
+    def test_feature_cost_does_not_make_it_dense(self):
+        """A dense array of this shape would take 800 MB."""
+        sparse = pytest.importorskip("scipy.sparse")
+        index = np.arange(10**5)
+        tall = sparse.csr_array((np.ones(10**5), (index, index % 1000)), shape=(10**5, 1000))
+        tracemalloc.start()
+        cost = wtf.feature_cost(tall)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert cost.shape == (1000, 1000)
+        assert peak < 100e6
+
+    def test_bad_entries_are_refused(self):
+        for bad in (-1.0, np.nan, np.inf):
+            Z = X.copy()
+            Z[1, 1] = bad
+            with pytest.raises(ValueError, match=f"X is {bad} at index"):
+                wtf.nmf(scipy_sparse("csr_array", Z), 2, wtf.Frobenius())
+            with pytest.raises(ValueError, match=f"X has the entry {bad}: expected finite"):
+                wtf.feature_cost(scipy_sparse("csr_array", Z))
+
+    def test_helpers(self):
+        Z = scipy_sparse("csc_array")
+        assert is_sparse(Z)
+        assert not is_sparse(X)
+        assert np.array_equal(to_dense(Z), X)
+        assert to_dense(Z).flags.c_contiguous
+        gram, sums = gram_of_columns(Z)
+        np.testing.assert_allclose(gram, X.T @ X)
+        np.testing.assert_allclose(sums, X.sum(axis=0))
+
+
+@numpy_only
+class TestPydata:
+    """In environments that have the package."""
+
+    def test_tensor(self):
+        sparse = pytest.importorskip("sparse")
+        T = X.reshape(8, 3, 2)
+        loss = wtf.KullbackLeibler()
+        found, dense = (wtf.cp(data, 2, loss, **FAST) for data in (sparse.COO.from_numpy(T), T))
+        assert np.array_equal(found.factors[1], dense.factors[1])
+        cost = wtf.feature_cost(sparse.COO.from_numpy(X))
+        np.testing.assert_allclose(cost, wtf.feature_cost(X), atol=1e-7)
+
+
+class TestTorch:
+    def test_sparse_tensor_is_refused_by_name(self, xp, array):
+        if not is_torch_namespace(xp):
+            pytest.skip("sparse tensors are torch's")
+        for sparse in (array(X).to_sparse(), array(X).to_sparse_csr()):
+            with pytest.raises(TypeError, match=r"X is a sparse tensor of torch .* X.to_dense\(\)"):
+                wtf.nmf(sparse, 2, wtf.Frobenius())
