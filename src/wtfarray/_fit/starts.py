@@ -148,6 +148,7 @@ def kl_steps(
     xp = array_namespace(*blocks)
     info = xp.finfo(blocks[0].dtype)
     least = float(info.smallest_normal) / float(info.eps)
+    sizes = tuple(model.tensor([blocks[0][:1, :], *blocks[1:]]).shape)[1:]
 
     def adjoint_of_ratio(k: int, data: Array, part: list[Array]) -> Array:
         tensor = model.tensor(part)
@@ -156,8 +157,7 @@ def kl_steps(
 
     def adjoint_of_ones(k: int, data: Array, part: list[Array]) -> Array:
         ones = xp.ones_like(data) if mask is None else xp.astype(mask, data.dtype)
-        rows = tuple(factor.shape[0] for factor in part[: model.modes])
-        return model.adjoints(xp.reshape(ones, rows), part)[k]
+        return model.adjoints(xp.reshape(ones, (data.shape[0], *sizes)), part)[k]
 
     for _ in range(steps):
         for k in free:
