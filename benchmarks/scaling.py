@@ -27,7 +27,7 @@ import wtfarray as wtf
 from wtfarray.distributed import mpi
 
 SAMPLES = {"images": 800, "histograms": 2000}
-STEPS = 15
+STEPS = 10
 
 
 def images(n: int, side: int = 32) -> tuple[np.ndarray, wtf.Loss]:
@@ -47,7 +47,7 @@ def histograms(n: int, bins: int = 64) -> tuple[np.ndarray, wtf.Loss]:
     x = np.linspace(0.0, 1.0, bins)
     widths = np.where(rng.uniform(size=(n, 1)) < 0.1, 0.01, 0.2)
     X = np.exp(-0.5 * ((x - rng.uniform(0.1, 0.9, (n, 1))) / widths) ** 2) + 1e-9
-    loss = wtf.Wasserstein(wtf.grid_cost(bins), eps=2e-3, lam=5.0)
+    loss = wtf.Wasserstein(wtf.grid_cost(bins), eps=1e-2, lam=5.0)
     return X / X.sum(axis=1, keepdims=True), loss
 
 

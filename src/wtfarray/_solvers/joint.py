@@ -17,6 +17,7 @@ from wtfarray._dispatch import tries_to_escape
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.escape import escaped
+from wtfarray._solvers.gathered import alternate_on_first
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.prox_linear import alternate, prox_linear_term
 from wtfarray._solvers.stop_reason import StopReason
@@ -105,7 +106,8 @@ def _descend(
     converged_roughly = has_kinks and found.reason is StopReason.TOLERANCE
     if term is None or not (found.reason.is_blocked or converged_roughly):
         return found.x, found.reason
-    x, reason = alternate(
+    shared = objective.sums.shared
+    x, reason = (alternate_on_first if shared else alternate)(
         objective,
         term,
         found.x,

@@ -270,7 +270,7 @@ def prox_linear_term(problem: FactorisationProblem) -> TransportTerm | None:
     """The term of the problem if prox-linear steps support it, else None."""
     plain = all(isinstance(rho, float) for rho in problem.rho) and problem.references is None
     small = follows_with_prox_linear(problem.entries)
-    if not plain or not small or len(problem.terms) != 1 or problem.shards.shared:
+    if not plain or not small or len(problem.terms) != 1:
         return None
     term = problem.terms[0]
     return term if isinstance(term, TransportTerm) else None
