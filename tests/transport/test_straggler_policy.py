@@ -23,11 +23,11 @@ class ScriptedSolver:
         self.spent = 0
         self.parts, self.merged, self.asked = [], [], []
 
-    def iterates(self, Y, tolerance=0.0, max_iter=None):
+    def iterates(self, Y, tolerance=0.0, max_iter=None, until=None):  # noqa: ARG002
         self.asked.append((Y.shape[0], tolerance, max_iter))
         errors = self.errors
         while True:
-            yield SimpleNamespace(decrement=self.array(errors))
+            yield SimpleNamespace(decrement=self.array(errors), iterations=1)
             self.spent += 1
             errors = errors * self.ratio
 

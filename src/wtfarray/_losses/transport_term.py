@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import is_numpy_array
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread, stack, unstack
@@ -18,7 +18,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.inner_solver import fallback_solver, inner_solver, solve_to_gap
-from wtfarray._transport.iterate import InnerSolver, Iterate
+from wtfarray._transport.iterate import InnerSolver, Iterate, Until
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
@@ -60,12 +60,12 @@ class TransportTerm:
         self._order = sorted(range(len(self._batches)), key=lambda k: self._batches[k].turn)
         """The order in which the batches are solved."""
         mass = float(self._sum(problem.mass)) if here else 0.0
-        if shards.shared:
-            masses = np.zeros(self._batch_count + 1)
-            for b in self._batches:
-                masses[b.index] = float(xp.sum(problem.mass[b.here]))
-            masses[-1] = mass
-            *self._masses, mass = shards.sums.host(masses).tolist()
+        masses = np.zeros(self._batch_count + 1)
+        on_host = to_host(problem.mass)
+        for b in self._batches:
+            masses[b.index] = float(np.sum(on_host[b.here]))
+        masses[-1] = mass
+        *self._masses, mass = shards.sums.host(masses).tolist()
         self.scale = problem.kernel.eps * mass
         self._level = 1.0
         self._solvers: list[InnerSolver | None] = [None] * len(self._slices)
@@ -154,32 +154,23 @@ class TransportTerm:
         solver = self._solver(k)
         before = solver.evaluations
         problem = solver.problem
-        point, error, done = self._iterate(
-            k,
-            solver.iterates(Y, tolerance, max_iter, positive=self._positive),
-            tolerance,
-            max_iter,
-        )
+        # The estimate holds near the solution only, and is too small after a predicted step.
+        mass = self._masses[self._batches[k].index]
+        until = Until(tolerance, 0.1 * mass, least=2, most=max_iter)
+        points = solver.iterates(Y, tolerance, max_iter, positive=self._positive, until=until)
+        point, error, done = self._iterate(k, points, until)
         evaluations = solver.evaluations - before
         self.work += evaluations * solver.work_per_evaluation
         other = None if done else self._fallback(k, solver)
         if other is not None:
             solver = other
             points = solver.iterates(Y, tolerance, max_iter)
-            point, error, done = self._iterate(k, points, tolerance, max_iter)
+            point, error, done = self._iterate(k, points, until)
             evaluations += solver.evaluations
             self.work += solver.evaluations * solver.work_per_evaluation
-        gaps = point.decrement if problem.conserves_mass else point.gap_bound(problem.lam)
-        values = -problem.value(point.marginal) - problem.mass * point.shift
-        mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
-        g = point.g
+        rough = may_use_exp(problem.lam, problem.kernel.eps, float(xp.finfo(Y.dtype).eps))
+        u, values, gaps = _outcome(Y, problem, point, rough=rough)
         del point  # free its arrays
-        u = dual_of_potential(g, problem.lam, xp, problem.kernel.eps)
-        if may_use_exp(problem.lam, problem.kernel.eps, float(xp.finfo(Y.dtype).eps)):
-            # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.
-            values = (per_sample(Y) - mass) * problem.lam + values
-        else:
-            values = dual_product(g, Y, problem.lam, problem.kernel.flow) + values
         return _Part(solver.g, u, values, gaps, error, done, evaluations * Y.shape[0])
 
     def _fallback(self, k: int, solver: InnerSolver) -> InnerSolver | None:
@@ -194,23 +185,18 @@ class TransportTerm:
         return other
 
     def _iterate(
-        self, k: int, points: Iterator[Iterate], tolerance: float, max_iter: int
+        self, k: int, points: Iterator[Iterate], until: Until
     ) -> tuple[Iterate, float, bool]:
         """The first iterate of a batch that meets the tolerance, or the last, and its error."""
-        sums = self._batches[k].sums
-        if sums.shared:
-            mass = self._masses[self._batches[k].index]
-        else:
-            mass = float(array_namespace(self.state).sum(self.problem.mass[self._slices[k]]))
-        for n in itertools.count(1):
+        sums, n = self._batches[k].sums, 0
+        while True:
             point = next(points)
+            n += point.iterations
             error, distance = sums.numbers(point.error, point.distance)
-            # The estimate holds near the solution only, and is too small after a predicted step.
-            done = n > 1 and error <= tolerance and distance <= 0.1 * mass
-            if done or n == max_iter:
+            done = n >= until.least and error <= until.error and distance <= until.distance
+            if done or n >= until.most:
                 return point, point.error, done
             del point  # free its arrays before the next one is computed
-        raise AssertionError  # not reached
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Solve the inner problem until its duality gap is below the tolerance."""
@@ -266,6 +252,27 @@ class TransportTerm:
         xp, sums = array_namespace(self.weights), self._shards.sums
         here = float(xp.max(self.weights)) if self.weights.shape[0] else 0.0
         return max(1.0, sums.largest(here))
+
+
+@compiled(static=("rough",))
+def _outcome(
+    Y: Array, problem: TransportProblem, point: Iterate, *, rough: bool
+) -> tuple[Array, Array, Array]:
+    """
+    The dual variable, (N, ...), the values and estimated gaps, (N,), at the last iterate.
+
+    ``rough`` says whether exp is accurate enough to replace expm1, see `may_use_exp`.
+    """
+    lam = problem.lam
+    gaps = point.decrement if problem.conserves_mass else point.gap_bound(lam)
+    values = -problem.value(point.marginal) - problem.mass * point.shift
+    # Any error is allowed, or none.
+    u = dual_of_potential(point.g, lam, array_namespace(Y), math.inf if rough else 0.0)
+    if rough:
+        mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
+        # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.
+        return u, (per_sample(Y) - mass) * lam + values, gaps
+    return u, dual_product(point.g, Y, lam, problem.kernel.flow) + values, gaps
 
 
 @dataclass(frozen=True, eq=False)

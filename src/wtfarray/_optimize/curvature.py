@@ -1,12 +1,15 @@
 """The curvature pairs of L-BFGS in vector-free form (Chen, Wang and Zhou 2014, NeurIPS)."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from array_api_compat import device, is_writeable_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays import host
+from wtfarray._arrays.compilation import compiled
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._optimize.objective import Point
@@ -279,8 +282,13 @@ class ScaledCurvaturePairs(CurvaturePairs):
         split = np.zeros((2, weights.shape[0]))
         split[0, ::2], split[1, 1::2] = weights[::2], weights[1::2]
         on_device = xp.asarray(split.tolist(), dtype=point.x.dtype, device=device(point.x))
+        if not self._sums.shared:
+            weighted = _local_direction(
+                self._rows, on_device, self._diagonal, point.gradient, weight
+            )
+            return weighted, slope
         parts = self._combined(on_device, self._rows)
-        return parts[0, :] + self._diagonal * (parts[1, :] + weight * point.gradient), slope
+        return _direction(parts, self._diagonal, point.gradient, weight), slope
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:  # noqa: ARG002
         """Compute the diagonal and all inner products."""
@@ -302,23 +310,15 @@ class ScaledCurvaturePairs(CurvaturePairs):
         for slot in recent:
             chosen[0, 2 * slot] = chosen[1, 2 * slot + 1] = 1.0
         like = {"dtype": self._rows.dtype, "device": device(self._rows)}
-        squares = self._combined(xp.asarray(chosen.tolist(), **like), self._rows * self._rows)
-        steps, changes = squares[0, :], squares[1, :]
-        moved = (steps > 0) & (changes > 0)
-        # Squares of tiny numbers may be 0: then nothing is known of the scales.
-        (total_steps, total_changes), count = self._totals(steps, changes)
-        known = (total_steps > 0) & (total_changes > 0)
-        common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
-        ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
-        d = xp.sqrt(ratio)
-        median = self._median(d, count)
-        return xp.clip(d, median / self._spread, median * self._spread)
+        on_device = xp.asarray(chosen.tolist(), **like)
+        if not self._sums.shared:
+            return _local_diagonal(self._rows, on_device, self._spread)
+        squares = self._combined(on_device, self._rows * self._rows)
+        return _diagonal(squares, self._spread, self._totals, self._median)
 
     def _totals(self, *vectors: Array) -> tuple[list[Array], int]:
         """The sums of the entries of several vectors, and the number of entries of one."""
         xp, n = self._xp, vectors[0].shape[0]
-        if not self._sums.shared:
-            return [xp.sum(vector) for vector in vectors], n
         parts = [self._parts(vector[None, :]) for vector in vectors]
         totals, (count,) = self._sums.arrays([xp.sum(mine) for mine, _ in parts], [self._shared])
         pairs = zip(totals, parts, strict=True)
@@ -328,26 +328,86 @@ class ScaledCurvaturePairs(CurvaturePairs):
 
     def _median(self, d: Array, count: int) -> Array | float:
         """The median of the positive entries of a vector, of which there are ``count``."""
-        if not self._sums.shared:
-            return self._xp.sort(d)[count // 2]
         mine = host.to_host(d)
         shared, others = mine[: self._shared], mine[self._shared :]
         return median_of_shared(shared, others, count, self._sums)
 
     def _measure(self, point: Point) -> None:
         """Compute the inner products of all rows and the gradient in the scaled variables."""
-        xp = self._xp
-        memory = self._rows.shape[0] // 2
-        root = xp.sqrt(self._diagonal)
-        factors = xp.stack([1.0 / root, root])
-        rows = xp.reshape(self._rows, (memory, 2, -1)) * factors[None, ...]
-        gradient = xp.reshape(root * point.gradient, (1, -1))
-        vectors = xp.concat([xp.reshape(rows, (2 * memory, -1)), gradient])
-        products = self._products(vectors, vectors)
+        if not self._sums.shared:
+            products = host.to_host(_local_products(self._rows, self._diagonal, point.gradient))
+        else:
+            vectors = _scaled_vectors(self._rows, self._diagonal, point.gradient)
+            products = self._products(vectors, vectors)
         # Contiguous copies, so that a restored state gives the same sums to the last bit.
         self._gram = products[:-1, :-1].copy()
         self._gradient_products = products[:-1, -1].copy()
         self._gradient_square = float(products[-1, -1])
+
+
+def _direction(parts: Array, diagonal: Array, gradient: Array, weight: float) -> Array:
+    """The direction, from the sums (2, n) of the weighted steps and differences."""
+    return parts[0, :] + diagonal * (parts[1, :] + weight * gradient)
+
+
+def _diagonal(
+    squares: Array,
+    spread: float,
+    totals: Callable[[Array, Array], tuple[list[Array], int]],
+    median_of: Callable[[Array, int], Array | float],
+) -> Array:
+    """The diagonal, from the sums (2, n) of the squares of steps and differences."""
+    xp = array_namespace(squares)
+    steps, changes = squares[0, :], squares[1, :]
+    moved = (steps > 0) & (changes > 0)
+    # Squares of tiny numbers may be 0: then nothing is known of the scales.
+    (total_steps, total_changes), count = totals(steps, changes)
+    known = (total_steps > 0) & (total_changes > 0)
+    common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
+    ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
+    d = xp.sqrt(ratio)
+    median = median_of(d, count)
+    return xp.clip(d, median / spread, median * spread)
+
+
+def _scaled_vectors(rows: Array, diagonal: Array, gradient: Array) -> Array:
+    """The rows and the gradient in the variables ``x / sqrt(d)``, (2 memory + 1, n)."""
+    xp = array_namespace(rows)
+    memory = rows.shape[0] // 2
+    root = xp.sqrt(diagonal)
+    factors = xp.stack([1.0 / root, root])
+    scaled = xp.reshape(rows, (memory, 2, -1)) * factors[None, ...]
+    last = xp.reshape(root * gradient, (1, -1))
+    return xp.concat([xp.reshape(scaled, (2 * memory, -1)), last])
+
+
+@compiled()
+def _local_direction(
+    rows: Array, weights: Array, diagonal: Array, gradient: Array, weight: float
+) -> Array:
+    """`_direction` if this process has all samples; the weights are (2, 2 memory)."""
+    return _direction(array_namespace(rows).matmul(weights, rows), diagonal, gradient, weight)
+
+
+@compiled()
+def _local_diagonal(rows: Array, chosen: Array, spread: float) -> Array:
+    """`_diagonal` if this process has all samples; ``chosen`` (2, 2 memory) selects pairs."""
+    xp = array_namespace(rows)
+
+    def totals(steps: Array, changes: Array) -> tuple[list[Array], int]:
+        return [xp.sum(steps), xp.sum(changes)], steps.shape[0]
+
+    def median(d: Array, count: int) -> Array:
+        return xp.sort(d)[count // 2]
+
+    return _diagonal(xp.matmul(chosen, rows * rows), spread, totals, median)
+
+
+@compiled()
+def _local_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
+    """All inner products of `_scaled_vectors` if this process has all samples."""
+    vectors = _scaled_vectors(rows, diagonal, gradient)
+    return array_namespace(rows).matmul(vectors, vectors.mT)
 
 
 DIGIT = 11

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
@@ -77,23 +78,16 @@ class FactorisationProblem:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor, in the shape of the data; 0 where entries are missing."""
-        tensor = self.model.tensor(blocks)
-        return observed(array_namespace(tensor).reshape(tensor, self.shape), self.mask)
+        return _tensor(list(blocks), self.mask, model=self.model, shape=self.shape)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
-        dual, shape = observed(dual, self.mask), self.model.shape(blocks)
-        return self.model.adjoints(array_namespace(dual).reshape(dual, shape), blocks)
+        return _adjoints(dual, list(blocks), self.mask, model=self.model)
 
     def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
         """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
-        xp = array_namespace(*blocks)
-        rho, block = self.rho[k], blocks[k]
-        least = float(xp.finfo(block.dtype).smallest_normal)
-        logs = xp.log(xp.maximum(block, least))
-        if self.references is not None and self.references[k] is not None:
-            logs = logs - xp.log(self.references[k])
-        return xp.sum(block * (rho * (logs - 1.0))), rho * logs
+        reference = None if self.references is None else self.references[k]
+        return _entropy(blocks[k], self.rho[k], reference)
 
     def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
         """``rho_k H(A_k|B_k)``, with the rows that other processes hold."""
@@ -182,6 +176,96 @@ class FactorisationProblem:
         return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
 
+@dataclass(frozen=True)
+class VectorLayout:
+    """How the free blocks lie in one vector, in sphere variables."""
+
+    free: tuple[int, ...]
+    constraints: tuple[Constraint, ...]
+    """Of the free blocks."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the free blocks."""
+
+    def split(self, x: Array) -> list[Array]:
+        """The parts of a vector that belong to the free blocks, in their shapes."""
+        xp = array_namespace(x)
+        parts, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            parts.append(xp.reshape(x[start : start + size], shape))
+            start += size
+        return parts
+
+
+def _entropy(block: Array, rho: float | Array, reference: Array | None) -> tuple[Array, Array]:
+    """``rho H(A|B) = <A, rho (log(A/B) - 1)>`` and its gradient in A."""
+    xp = array_namespace(block)
+    least = float(xp.finfo(block.dtype).smallest_normal)
+    logs = xp.log(xp.maximum(block, least))
+    if reference is not None:
+        logs = logs - xp.log(reference)
+    return xp.sum(block * (rho * (logs - 1.0))), rho * logs
+
+
+@compiled(static=("model", "shape"))
+def _tensor(
+    blocks: list[Array], mask: Array | None, *, model: Model, shape: tuple[int, ...]
+) -> Array:
+    """The model tensor, in the shape of the data; 0 where entries are missing."""
+    tensor = model.tensor(blocks)
+    return observed(array_namespace(tensor).reshape(tensor, shape), mask)
+
+
+@compiled(static=("model",))
+def _adjoints(dual: Array, blocks: list[Array], mask: Array | None, *, model: Model) -> list[Array]:
+    """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
+    dual, shape = observed(dual, mask), model.shape(blocks)
+    return model.adjoints(array_namespace(dual).reshape(dual, shape), blocks)
+
+
+@compiled(static=("layout",))
+def _blocks(x: Array, blocks: list[Array], *, layout: VectorLayout) -> list[Array]:
+    """All blocks, the free ones from a vector."""
+    found = list(blocks)
+    for k, p, constraint in zip(layout.free, layout.split(x), layout.constraints, strict=True):
+        found[k] = from_sphere(p, constraint)
+    return found
+
+
+@compiled(static=("layout",))
+def _gradient(
+    x: Array,
+    blocks: list[Array],
+    adjoints: list[Array],
+    direction: Array | None,
+    rho: tuple[float | Array, ...],
+    references: tuple[Array | None, ...] | None,
+    *,
+    layout: VectorLayout,
+) -> tuple[Array, Array]:
+    """
+    The gradient in x, from that of the losses in the blocks.
+
+    And, (4,): its largest entry, its square, its product with the direction, and the entropy of the
+    free blocks.
+    """
+    xp = array_namespace(x)
+    parts, entropies = [], []
+    for k, p, constraint in zip(layout.free, layout.split(x), layout.constraints, strict=True):
+        reference = None if references is None else references[k]
+        entropy, entropy_gradient = _entropy(blocks[k], rho[k], reference)
+        # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
+        gradient = adjoints[k] + entropy_gradient
+        pulled = pull_back(p, blocks[k], gradient, constraint)
+        parts.append(xp.reshape(pulled, (-1,)))
+        entropies.append(entropy)
+    gradient = xp.concat(parts)
+    square = xp.vecdot(gradient, gradient)
+    slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
+    total = xp.sum(xp.stack(entropies))
+    return gradient, xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The objective at one point, in the variables of the spheres."""
@@ -207,7 +291,9 @@ class JointObjective:
         """If other processes share the samples: the mean of the work of all of them."""
         self._most_work = problem.work + most_work(problem.entries)
         self._blocks = list(blocks)
-        self._shapes = [tuple(blocks[k].shape) for k in problem.free]
+        self._shapes = tuple(tuple(blocks[k].shape) for k in problem.free)
+        free = tuple(problem.constraints[k] for k in problem.free)
+        self._layout = VectorLayout(problem.free, free, self._shapes)
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
         """Entropy of the fixed blocks, included in every value."""
@@ -229,20 +315,16 @@ class JointObjective:
 
     def blocks(self, x: Array) -> list[Array]:
         """All blocks, the free ones from a vector."""
-        blocks = list(self._blocks)
-        for k, p in zip(self.problem.free, self._split(x), strict=True):
-            sums = self.problem.shards.block_sums(k)
-            blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
-        return blocks
+        if self.sums.shared:
+            blocks = list(self._blocks)
+            for k, p in zip(self.problem.free, self._split(x), strict=True):
+                sums = self.problem.shards.block_sums(k)
+                blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
+            return blocks
+        return _blocks(x, self._blocks, layout=self._layout)
 
     def _split(self, x: Array) -> list[Array]:
-        xp = array_namespace(x)
-        parts, start = [], 0
-        for shape in self._shapes:
-            size = math.prod(shape)
-            parts.append(xp.reshape(x[start : start + size], shape))
-            start += size
-        return parts
+        return self._layout.split(x)
 
     def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
         """The value, with an estimated error below ``tolerance`` if possible, and the gradient."""
@@ -263,21 +345,10 @@ class JointObjective:
         self, x: Array, blocks: list[Array], losses: LossValue, direction: Array | None
     ) -> Evaluation:
         """The value and gradient in x, from those of the losses in the blocks."""
-        xp = array_namespace(x)
-        problem = self.problem
-        parts, entropies = [], []
-        for k, p in zip(problem.free, self._split(x), strict=True):
-            entropy, entropy_gradient = problem.entropy(blocks, k)
-            # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
-            gradient = losses.adjoints[k] + entropy_gradient
-            pulled = pull_back(p, blocks[k], gradient, problem.constraints[k])
-            parts.append(xp.reshape(pulled, (-1,)))
-            entropies.append(entropy)
-        gradient = xp.concat(parts)
-        square = xp.vecdot(gradient, gradient)
-        slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
-        total = xp.sum(xp.stack(entropies))
-        numbers = xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
+        rho, references = self.problem.rho, self.problem.references
+        gradient, numbers = _gradient(
+            x, blocks, losses.adjoints, direction, rho, references, layout=self._layout
+        )
         norm, square, slope, total = to_host(numbers).tolist()
         value = losses.value + losses.error + total + self.fixed_entropy
         return Evaluation(

@@ -29,11 +29,11 @@ from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import (
     SinkhornState,
     first_state,
-    masked_target,
     memory_for,
     sinkhorn_step,
 )
 from wtfarray._transport.symmetric import self_transport, solve_symmetric
+from wtfarray._transport.target import masked_target
 
 MEMORY = 8
 """Number of secants per sample."""

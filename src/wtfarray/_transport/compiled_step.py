@@ -1,23 +1,25 @@
-"""One Sinkhorn iteration compiled by JAX, and a kernel that can be traced."""
+"""Sinkhorn iterations compiled by JAX as one loop, and a kernel that can be traced."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
 from wtfarray._transport import sinkhorn
-from wtfarray._transport.anderson import Secants
+from wtfarray._transport.anderson import Secants, without
 from wtfarray._transport.banded import BandedCost, BandedKernel
 from wtfarray._transport.control_flow import ControlFlow, Result, State
 from wtfarray._transport.geometry import AxisKernel, DenseKernel
-from wtfarray._transport.iterate import Iterate
+from wtfarray._transport.iterate import Iterate, Until
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.logarithms import smallest_sum, to_logs
 from wtfarray._transport.problem import (
@@ -26,6 +28,8 @@ from wtfarray._transport.problem import (
     PlainRange,
     TransportProblem,
 )
+from wtfarray._transport.sinkhorn import SinkhornState, Totals
+from wtfarray._transport.target import Target
 
 
 class CompiledControlFlow:
@@ -108,15 +112,60 @@ _STATIC = ("lam", "order", "all_reachable", "source_lam")
 _register(TransportProblem, _STATIC)
 _register(DoubleProductsProblem, _STATIC)
 _register(Marginal)
-_register(Iterate, ("error", "distance"))
+_register(Iterate)
 
-_advance = jax.jit(sinkhorn.advance, static_argnums=(6,))
+
+class Carry(NamedTuple):
+    """State of a run of iterations."""
+
+    state: SinkhornState
+    secants: Secants
+    point: Iterate | None
+    sums: Array
+    """The `summary` of the last iterate, (4,)."""
+    n: Array
+
+
+@functools.partial(jax.jit, static_argnums=(6,), donate_argnums=(3,))
+def _run(
+    problem: TransportProblem,
+    target: Target,
+    state: SinkhornState,
+    secants: Secants,
+    weights: Array | None,
+    max_step: Array | float,
+    safe: bool,  # noqa: FBT001
+    until: Until,
+) -> tuple[SinkhornState, Secants, Iterate, Array]:
+    """Iterate until the totals are met, digits are lost, or there are as many as allowed."""
+
+    def step(carry: Carry) -> Carry:
+        state, secants, point = sinkhorn.sinkhorn_step(
+            problem, target, carry.state, carry.secants, safe=safe, max_step=max_step
+        )
+        secants = without(secants, point.worse)
+        return Carry(state, secants, point, sinkhorn.summary(point, weights), carry.n + 1)
+
+    def unfinished(carry: Carry) -> Array:
+        error, distance, lost = carry.sums[0], carry.sums[1], carry.sums[2]
+        met = (error <= until.error) & (distance <= until.distance) & (carry.n >= until.least)
+        return (carry.n == 0) | (~met & (lost == 0) & (carry.n < until.most))
+
+    # The last iterate is part of the state of the loop, and needs a value before the first.
+    begin = Carry(state, secants, None, problem.mass[:0], jnp.asarray(0))
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(step, begin))
+    begin = begin._replace(point=nothing.point, sums=nothing.sums)
+    last = lax.while_loop(unfinished, step, begin)
+    numbers = jnp.concat([last.sums[:3], jnp.reshape(last.n, (1,))])
+    assert last.point is not None
+    return last.state, last.secants, last.point, numbers
 
 
 def advance(
     problem: TransportProblem, *arguments: Any
-) -> tuple[sinkhorn.SinkhornState, Secants, Iterate, Array]:
-    """`sinkhorn.advance`, compiled once for each shape, dtype and lam."""
-    result: tuple[sinkhorn.SinkhornState, Secants, Iterate, Array]
-    result = _advance(traceable(problem), *arguments)
-    return result
+) -> tuple[SinkhornState, Secants, Iterate, Totals]:
+    """As `sinkhorn.advance`, in one loop compiled once for each shape, dtype and lam."""
+    state, secants, point, numbers = _run(problem.traceable, *arguments)
+    error, distance, lost, iterations = to_host(numbers).tolist()
+    # The secants of samples that grew worse are forgotten already.
+    return state, secants, point, Totals(error, distance, lost, 0.0, int(iterations))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.sums import Sums
@@ -39,6 +40,8 @@ class Iterate:
     """The decrement, summed over the samples here with their weights, on the host."""
     distance: float = math.inf
     """The L1 norm of the gradient of all samples here, on the host."""
+    iterations: int = 1
+    """How many iterations led here from the iterate before."""
 
     def gap_bound(self, factor: float) -> Array:
         """
@@ -46,17 +49,33 @@ class Iterate:
 
         An entry of KL(q|s) is ``s psi(d)``, ``d = log(q/s)``, ``psi(d) <= max(1, e^d) d^2 / 2``.
         """
-        xp = array_namespace(self.g)
-        weights = xp.abs(self.gradient)  # q + |s - q| >= max(q, s)
-        weights += self.marginal.q
-        weights *= self.residual
-        return inner(self.residual, weights) * (0.5 * factor / self.unit**2)
+        return _gap_bounds(self.residual, self.gradient, self.marginal.q, factor, self.unit)
+
+
+@compiled()
+def _gap_bounds(residual: Array, gradient: Array, q: Array, factor: float, unit: float) -> Array:
+    weights = array_namespace(residual).abs(gradient)  # q + |s - q| >= max(q, s)
+    weights += q
+    weights *= residual
+    return inner(residual, weights) * (0.5 * factor / unit**2)
 
 
 def dual_values(problem: TransportProblem, point: Iterate, Y: Array) -> Array:
     """Lower bounds of the loss at an iterate, (N,), from the marginal that it knows."""
     values = dual_product(point.g, Y, problem.lam, problem.kernel.flow)
     return values - problem.value(point.marginal) - problem.mass * point.shift
+
+
+class Until(NamedTuple):
+    """When a run of iterations ends: totals that are met, or a number of iterations."""
+
+    error: float = math.inf
+    """The total error, with the weights of the samples."""
+    distance: float = math.inf
+    """The L1 norm of the gradient of all samples."""
+    least: int = 1
+    """The totals of earlier iterations do not count."""
+    most: int = 1
 
 
 class InnerSolver(Protocol):
@@ -85,12 +104,15 @@ class InnerSolver(Protocol):
         max_iter: int | None = None,
         *,
         positive: bool | None = None,
+        until: Until | None = None,
     ) -> Iterator[Iterate]:
         """
         An infinite sequence of iterates for this Y; `g` is the warm start after the last one.
 
         ``tolerance`` is the error that the caller wants, ``max_iter`` the largest number of
-        iterates that it will take, ``positive`` whether all of Y is positive, if these are known.
+        iterations that it will take, ``positive`` whether all of Y is positive, if these are known.
+        A caller that does not need the iterates before a certain one says by ``until`` which that
+        is; the solver may then leave out some of them, see `Iterate.iterations`.
         """
         ...
 

@@ -22,7 +22,7 @@ from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
-from wtfarray._transport.iterate import Iterate, search_radius, translation
+from wtfarray._transport.iterate import Iterate, Until, search_radius, translation
 from wtfarray._transport.kernels import dense
 from wtfarray._transport.logarithms import logsumexp
 from wtfarray._transport.potential import SATURATION, dual_product
@@ -191,6 +191,7 @@ class Newton:
         max_iter: int | None = None,  # noqa: ARG002
         *,
         positive: bool | None = None,  # noqa: ARG002
+        until: Until | None = None,  # noqa: ARG002
     ) -> Iterator[Iterate]:
         """An infinite sequence of iterates for this Y; the other arguments are not used."""
         xp = array_namespace(Y)

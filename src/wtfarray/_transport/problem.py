@@ -11,6 +11,7 @@ import numpy as np
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
@@ -193,6 +194,13 @@ class TransportProblem:
         return eps if self.conserves_mass else eps * lam / (lam + eps)
 
     @cached_property
+    def traceable(self) -> TransportProblem:
+        """The same problem in the form that ``jax.jit`` takes."""
+        from wtfarray._transport.compiled_step import traceable  # only if JAX is used
+
+        return traceable(self)
+
+    @cached_property
     def unreachable(self) -> Array | None:
         """
         Bins that a non-empty sample cannot reach, (N, ...) bool; None if there are none.
@@ -238,12 +246,12 @@ class TransportProblem:
             q = f * self.kernel.apply_adjoint((self.data / Kf) ** self.exponent)
             q, too_large = self._rescaled(q, top)
             value = xp.where(too_large, math.inf, self.value_of_plan(q))
-            return xp.where(lost, math.nan, value), q
+            return value if lost is None else xp.where(lost, math.nan, value), q
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
         Kf = self.data / Kf
         q = self.kernel.apply_adjoint(Kf)
         q *= f
-        return xp.where(lost, math.nan, value), q
+        return value if lost is None else xp.where(lost, math.nan, value), q
 
     def _rescaled(self, q: Array, top: Array) -> tuple[Array, Array]:
         """
@@ -296,8 +304,9 @@ class TransportProblem:
         if self.relaxes_data:
             scaling = scaling**self.exponent
         back = self.kernel.apply_adjoint(scaling)
-        if self.plain_range.never_underflows:
-            lost = ~(top > -math.inf)  # samples in which all of g is -inf
+        if lost is None:
+            # Samples in which all of g is -inf.
+            lost = ~(top > -math.inf) if masked else None
         else:
             # Where g is -inf, and in empty samples, nothing is needed.
             needed = back
@@ -346,12 +355,12 @@ class TransportProblem:
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 
-    def _denominator(self, f: Array) -> tuple[Array, Array]:
-        """``K f``, positive, and the samples, (N,) bool, in which it lost digits."""
+    def _denominator(self, f: Array) -> tuple[Array, Array | None]:
+        """``K f``, positive, and the samples, (N,) bool, that lost digits; None if impossible."""
         xp = array_namespace(f)
         Kf = self.kernel.apply(f)
         if self.plain_range.never_underflows:
-            return Kf, self.mass < 0  # none
+            return Kf, None
         Kf += self.padding
         return Kf, xp.min(Kf, axis=tuple(range(1, f.ndim))) < self.plain_range.threshold
 
@@ -384,6 +393,7 @@ class TransportProblem:
         parts = [self.samples(s)._bounds(g[s, ...], Y[s, ...]) for s in slices]  # noqa: SLF001
         return Bounds(*(xp.concat(arrays) for arrays in zip(*parts, strict=True)))
 
+    @compiled(array=1)
     def _bounds(self, g: Array, Y: Array) -> Bounds:
         xp = array_namespace(Y)
         if not self.conserves_mass:

@@ -10,7 +10,6 @@ compiled form of `compiled_step`, and `compiled` in a compiled loop.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ import numpy as np
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
@@ -36,6 +36,7 @@ from wtfarray._transport.anderson import (
 )
 from wtfarray._transport.iterate import (
     Iterate,
+    Until,
     relaxed_translation,
     search_radius,
     translation,
@@ -43,6 +44,7 @@ from wtfarray._transport.iterate import (
 from wtfarray._transport.potential import SATURATION
 from wtfarray._transport.problem import TransportProblem, with_double_products
 from wtfarray._transport.stragglers import Stragglers
+from wtfarray._transport.target import Target, masked_target, needs_mask, plain_target
 
 MEMORY = 12
 """Largest number of secants per sample."""
@@ -64,44 +66,6 @@ def memory_for(bins: int) -> int:
     """Number of secants of samples with the given number of bins."""
     # At most half as many as unknowns: more would only fit the rounding.
     return max(1, min(MEMORY, bins // 2, max(6, bins // BINS_PER_SECANT)))
-
-
-class Target(NamedTuple):
-    """The model Y for which the inner problem is solved."""
-
-    Y: Array
-    scaled_logs: Array
-    """log Y times the damping, 0 where not live."""
-    live: Array | None
-    """Bins, (N, ...) bool, where Y is positive and that mass of X can reach; None: all bins."""
-
-    def masked(self, problem: TransportProblem, g: Array) -> Array:
-        """g, -inf where not live."""
-        if self.live is None:
-            return g
-        xp = array_namespace(g)
-        return xp.where(self.live, g, xp.where(spread(problem.mass > 0, g), -math.inf, 0.0 * g))
-
-
-def target_of(problem: TransportProblem, Y: Array, *, positive: bool | None = None) -> Target:
-    """
-    The target; ``live`` is None if possible, because masks take extra passes over memory.
-
-    ``positive`` says whether all entries of Y are positive, if that is known.
-    """
-    xp = array_namespace(Y)
-    if problem.all_reachable and positive is None:
-        positive = float(xp.min(Y)) > 0
-    if problem.all_reachable and positive:
-        return Target(Y, xp.log(Y) * problem.damping, None)
-    return masked_target(problem, Y)
-
-
-def masked_target(problem: TransportProblem, Y: Array) -> Target:
-    """The target with a mask of its live bins."""
-    xp = array_namespace(Y)
-    live = (Y > 0) & problem.reachable
-    return Target(Y, xp.log(xp.where(live, Y, 1.0)) * problem.damping, live)
 
 
 class SinkhornState(NamedTuple):
@@ -221,6 +185,18 @@ def summary(point: Iterate, weights: Array | None) -> Array:
     return xp.sum(xp.stack([error, point.size, *flags]), axis=1)
 
 
+class Totals(NamedTuple):
+    """What the host knows of a run of iterations: the `summary` of the last, and their number."""
+
+    error: float
+    distance: float
+    lost: float
+    """Samples that lost digits; the run has then ended, and is to be repeated."""
+    worse: float
+    """Samples that grew worse and whose secants are still to be forgotten."""
+    iterations: int
+
+
 def advance(
     problem: TransportProblem,
     target: Target,
@@ -229,16 +205,59 @@ def advance(
     weights: Array | None,
     max_step: Array | float,
     safe: bool,  # noqa: FBT001
-) -> tuple[SinkhornState, Secants, Iterate, Array]:
-    """`sinkhorn_step` and the `summary` of its iterate."""
-    state, secants, point = sinkhorn_step(
-        problem, target, state, secants, safe=safe, max_step=max_step
-    )
-    return state, secants, point, summary(point, weights)
+    until: Until,
+) -> tuple[SinkhornState, Secants, Iterate, Totals]:
+    """
+    Some iterations by `sinkhorn_step`, at most those that ``until`` allows, and their totals.
+
+    Here it is one, or two if nothing is to be decided after the first: every decision waits for the
+    device. `compiled_step.advance` makes them all.
+    """
+    iterations = 0
+    while True:
+        state, secants, point = sinkhorn_step(
+            problem, target, state, secants, safe=safe, max_step=max_step
+        )
+        iterations += 1
+        decides = point.marginal.lost is not None or iterations >= min(until.least, until.most)
+        if decides or iterations == 2:
+            error, distance, lost, worse = to_host(summary(point, weights)).tolist()
+            totals = Totals(error, distance, lost, worse, iterations)
+            return state, secants, point, totals
+        del point  # free its arrays before the next one is computed
 
 
-Advance = Callable[..., tuple[SinkhornState, Secants, Iterate, Array]]
+Advance = Callable[..., tuple[SinkhornState, Secants, Iterate, Totals]]
 """The type of `advance` and of its compiled form."""
+
+
+@compiled(static=("memory", "masked", "continues"), donated=("secants",))
+def prepared(
+    Y: Array,
+    problem: TransportProblem,
+    g: Array,
+    state: SinkhornState,
+    secants: Secants | None,
+    max_step: Array | float,
+    ridge: float,
+    *,
+    memory: int,
+    masked: bool,
+    continues: bool,
+) -> tuple[Target, SinkhornState, Secants]:
+    """
+    The target of a new model, the state before its first iteration, and the secants.
+
+    The iteration starts from g or, if it ``continues`` the last one, from where the secants lead.
+    """
+    target = masked_target(problem, Y) if masked else plain_target(problem, Y)
+    if secants is None:
+        secants = new_secants(memory, flat(Y), problem.damping, ridge)
+    else:
+        secants = reweighted(secants, flat(Y), problem.damping)
+        if continues:
+            g = predicted_potential(target, state, secants, max_step)
+    return target, state._replace(ahead=g, size=state.size + math.inf), secants
 
 
 class Sinkhorn:
@@ -292,38 +311,53 @@ class Sinkhorn:
         max_iter: int | None = None,
         *,
         positive: bool | None = None,
+        until: Until | None = None,
     ) -> Iterator[Iterate]:
         """The iterates for this Y, without end; `g` runs one step ahead of them."""
         problem = self.problem
-        target = target_of(problem, Y, positive=positive)
         if self._length > LONG_SOLVE and self._memory < self._long_memory:
             self._memory, self._secants = self._long_memory, None
-        if self._secants is None:
-            self._secants = new_secants(self._memory, flat(Y), problem.damping, self._ridge)
-        else:
-            self._secants = reweighted(self._secants, flat(Y), problem.damping)
-            if self.continues:
-                self.g = predicted_potential(target, self._state, self._secants, self._radius)
-        start = self._state.size + math.inf
-        self._state = self._state._replace(ahead=self.g, size=start)
+        target, self._state, self._secants = prepared(
+            Y,
+            problem,
+            self.g,
+            self._state,
+            self._secants,
+            self._radius,
+            self._ridge,
+            memory=self._memory,
+            masked=needs_mask(problem, Y, positive=positive),
+            continues=self.continues,
+        )
         separates = self._stragglers.begin(Y, self.samples)
-        for n in itertools.count(1):
-            point = self._next(target)
+        n = 0
+        while True:
+            point = self._next(target, self._part(until, n, separates=separates))
+            n += point.iterations
             self._length = n
             yield point
-            self.spent += 1
+            self.spent += point.iterations
             if separates and self._stragglers.is_due(n):
                 separates = self._stragglers.advance(
                     self, Y, point.decrement, tolerance, max_iter, self.sums, self.samples
                 )
             del point
 
-    def _next(self, target: Target) -> Iterate:
+    def _part(self, until: Until | None, n: int, *, separates: bool) -> Until:
+        """The iterations after n that may follow each other without a look at the iterates."""
+        if until is None or self.sums.shared:
+            # Processes that share the samples decide together, after every iteration.
+            return Until()
+        most = max(1, until.most - n)
+        if separates:
+            most = min(most, self._stragglers.until_due(n))
+        return until._replace(least=max(1, until.least - n), most=most)
+
+    def _next(self, target: Target, until: Until) -> Iterate:
         """The next iterate; once plain products lose digits in float64, or in the log domain."""
         while True:
             ahead, size = self._state.ahead, self._state.size
-            self.evaluations += 1
-            self._state, self._secants, point, sums = self._advance(
+            self._state, self._secants, point, totals = self._advance(
                 self._double or self.problem,
                 target,
                 self._state,
@@ -331,13 +365,19 @@ class Sinkhorn:
                 self.sample_weights,
                 self._radius,
                 self._safe,
+                until,
             )
-            error, distance, lost, worse = to_host(sums).tolist()
-            if worse:
+            self.evaluations += totals.iterations
+            if totals.worse:
                 self._secants = without(self._secants, point.worse)
-            if not lost:
+            if not totals.lost:
                 self.g = self._state.ahead
-                return replace(point, error=error, distance=distance)
+                return replace(
+                    point,
+                    error=totals.error,
+                    distance=totals.distance,
+                    iterations=totals.iterations,
+                )
             self._double = None if self._double else with_double_products(self.problem)
             self._safe = self._double is None
             self._state = self._state._replace(ahead=ahead, size=size)

@@ -20,7 +20,7 @@ from wtfarray._arrays.samples import filled_up, take_samples
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import separates_stragglers
-from wtfarray._transport.iterate import Iterate
+from wtfarray._transport.iterate import Iterate, Until
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Splittable(Protocol):
         max_iter: int | None = None,
         *,
         positive: bool | None = None,
+        until: Until | None = None,
     ) -> Iterator[Iterate]:
         """An infinite sequence of iterates for this Y."""
 
@@ -93,6 +94,10 @@ class Stragglers:
     def is_due(self, n: int) -> bool:
         """Whether to search for stragglers after n iterations."""
         return n % self.policy.check_every == 0
+
+    def until_due(self, n: int) -> int:
+        """How many iterations after n the next search is due."""
+        return self.policy.check_every - n % self.policy.check_every
 
     def advance(
         self,
@@ -138,12 +143,14 @@ class Stragglers:
         else:
             padded = np.zeros(1, dtype=np.intp)
             separate = solver.split(padded, sums.without_samples(), filled)
+        until = Until(goal, most=limit)
         expected_iter = limit // policy.max_iter_ratio
-        for point in separate.iterates(take_samples(Y, padded), goal, expected_iter):
+        chosen = take_samples(Y, padded)
+        for point in separate.iterates(chosen, goal, expected_iter, until=until):
             remaining = to_host(point.decrement)[: len(late)] * factors[late]
             (error,) = sums.numbers(float(np.sum(remaining)))
             done = error <= goal
-            if done or separate.spent + 1 >= limit:
+            if done or separate.spent + point.iterations >= limit:
                 break
         solver.merge(separate, late)
         self._failures = 0 if done else self._failures + 1
