@@ -12,8 +12,9 @@ from wtfarray._transport import sinkhorn
 from wtfarray._transport.anderson import new_secants
 from wtfarray._transport.control_flow import HostControlFlow
 from wtfarray._transport.inner_solver import inner_solver
-from wtfarray._transport.iterate import search_radius
+from wtfarray._transport.iterate import Until, search_radius
 from wtfarray._transport.kernels import GibbsKernel
+from wtfarray._transport.target import target_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed; the jax session has it")
 
@@ -27,6 +28,7 @@ from wtfarray._transport.compiled_step import (  # noqa: E402
 )
 
 COST, EPS = wtf.grid_cost(6)[0], 0.2
+ONE = Until()
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +42,13 @@ def problem_of(lam, eps=EPS):
     return wtf.Wasserstein(COST, eps, lam).bind(X), Y
 
 
-def stepped(problem, Y, step, steps, *, safe, weights=None):
-    """State, secants, iterate and summary after some steps."""
-    target = sinkhorn.target_of(problem, Y)
+def stepped(problem, Y, step, steps, *, safe, weights=None, until=ONE):
+    """State, secants, iterate and totals after some calls."""
+    target = target_of(problem, Y)
     state = sinkhorn.first_state(problem, 0.0 * Y)
     secants = new_secants(3, Y, problem.damping)
     for _ in range(steps):
-        found = step(problem, target, state, secants, weights, search_radius(problem), safe)
+        found = step(problem, target, state, secants, weights, search_radius(problem), safe, until)
         state, secants = found[:2]
     return found
 
@@ -67,7 +69,8 @@ class TestAdvance:
             for name in ("g", "residual", "gradient", "decrement", "size", "worse"):
                 mine, theirs = (to_numpy(getattr(f[2], name)) for f in (found, expected))
                 np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol, err_msg=name)
-            np.testing.assert_allclose(to_numpy(found[3]), to_numpy(expected[3]), atol=atol)
+            np.testing.assert_allclose(found[3][:3], expected[3][:3], atol=atol)
+            assert found[3].iterations == expected[3].iterations == 1
             assert int(found[1].slot) == int(expected[1].slot) == steps % 3
             assert found[2].unit == pytest.approx(problem.damping)
 
@@ -76,10 +79,32 @@ class TestAdvance:
         found, expected = (
             stepped(problem, Y, step, 1, safe=False) for step in (advance, sinkhorn.advance)
         )
-        assert float(found[3][2]) == float(expected[3][2]) > 0.0
+        assert found[3].lost == expected[3].lost > 0.0
         np.testing.assert_array_equal(
             to_numpy(found[2].marginal.lost), to_numpy(expected[2].marginal.lost)
         )
+
+    def test_several_iterations_are_those_one_by_one(self):
+        """As many as allowed, or until the totals are met."""
+        problem, Y = problem_of(1.0)
+        several = stepped(problem, Y, advance, 1, safe=True, until=Until(0.0, most=5))
+        singly = stepped(problem, Y, advance, 5, safe=True)
+        assert several[3] == singly[3]._replace(iterations=5)
+        for mine, theirs in zip(several[0], singly[0], strict=True):
+            np.testing.assert_array_equal(to_numpy(mine), to_numpy(theirs))
+        np.testing.assert_array_equal(to_numpy(several[2].g), to_numpy(singly[2].g))
+        error = singly[3].error
+        met = stepped(problem, Y, advance, 1, safe=True, until=Until(error, most=60))
+        assert met[3].error <= error
+        assert 1 < met[3].iterations <= 5
+        later = Until(error, least=met[3].iterations + 2, most=60)
+        assert stepped(problem, Y, advance, 1, safe=True, until=later)[3].iterations >= later.least
+
+    def test_lost_digits_end_a_run(self):
+        problem, Y = problem_of(1.0, eps=1e-4)
+        found = stepped(problem, Y, advance, 1, safe=False, until=Until(0.0, most=9))
+        assert found[3].iterations == 1
+        assert found[3].lost > 0
 
     def test_is_compiled_once_for_all_models(self, monkeypatch):
         """Neither another model nor another eps of the same shapes is traced again."""
@@ -96,7 +121,7 @@ class TestAdvance:
         stepped(problem_of(1.0, eps=0.3)[0], Y, advance, 2, safe=True)
         assert not traced
         stepped(problem_of(0.77)[0], Y, advance, 1, safe=True)  # another lam is
-        assert len(traced) == 1
+        assert traced
 
     def test_solvers_of_jax_arrays_use_it(self):
         problem, Y = problem_of(1.0)

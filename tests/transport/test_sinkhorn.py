@@ -24,7 +24,7 @@ from wtfarray._transport.sinkhorn import (
     sinkhorn_step,
     summary,
 )
-from wtfarray._transport.target import masked_target, target_of
+from wtfarray._transport.target import target_of
 
 COST, EPS = wtf.grid_cost(6)[0], 0.1
 LAMS = [1.0, math.inf]
@@ -105,56 +105,6 @@ class TestMemory:
         assert sizes == sorted(sizes)
         assert sizes[0] == 6
         assert sizes[-1] == MEMORY
-
-
-class TestTarget:
-    def test_positive_model_has_no_mask(self, array):
-        problem, _, X, _ = problem_of(array, 1.0)
-        assert target_of(problem, array(X + 1.0)).live is None
-
-    @some_lam
-    def test_mask_is_where_the_model_is_positive(self, array, lam):
-        problem, Y, _, host = problem_of(array, lam)
-        target = target_of(problem, Y)
-        np.testing.assert_array_equal(to_numpy(target.live), host > 0)
-        expected = problem.damping * np.log(np.where(host > 0, host, 1.0))
-        np.testing.assert_allclose(to_numpy(target.scaled_logs), expected, rtol=1e-14)
-        assert np.all(to_numpy(target.scaled_logs)[host == 0] == 0.0)
-
-    def test_bins_out_of_reach_are_dead(self, array):
-        X, Y = partly_reachable()
-        problem = loss_with(band(1), 1.0).bind(array(X))
-        target = target_of(problem, array(Y))
-        reach = np.isfinite(band(1))[None, :, :] & (X > 0)[:, :, None]
-        np.testing.assert_array_equal(to_numpy(target.live), (Y > 0) & reach.any(axis=1))
-
-    def test_mask_of_all_bins_changes_nothing(self, array):
-        problem, _, X, _ = problem_of(array, 1.0)
-        Y = array(X + 1.0)
-        targets = target_of(problem, Y), masked_target(problem, Y)
-        assert bool(np.all(to_numpy(targets[1].live)))
-        ends = []
-        for target in targets:
-            state, secants = first_state(problem, array(0.0 * X)), secants_for(problem, Y)
-            for _ in range(4):
-                state, secants, _ = step_from(problem, Y, state, secants, target=target)
-            ends.append(to_numpy(state.ahead))
-        np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
-
-    def test_dead_bins_get_no_mass(self, array):
-        problem, Y, X, host = problem_of(array, 1.0)
-        g = np.random.default_rng(0).normal(size=X.shape)
-        masked = to_numpy(target_of(problem, Y).masked(problem, array(g)))
-        np.testing.assert_array_equal(masked, np.where(host > 0, g, -math.inf))
-
-    def test_empty_samples_keep_finite_potentials(self, array):
-        X, Y = samples_with_zeros(1.0)
-        X[1] = 0.0
-        problem = wtf.Wasserstein(COST, EPS, 1.0).bind(array(X))
-        target = target_of(problem, array(Y))
-        assert not np.any(to_numpy(target.live)[1])
-        masked = to_numpy(target.masked(problem, array(np.ones(X.shape))))
-        assert np.all(masked[1] == 0.0)
 
 
 class TestStep:

@@ -115,6 +115,15 @@ _register(Marginal)
 _register(Iterate)
 
 
+def _fill_caches(problem: TransportProblem) -> None:
+    """Compute what a problem caches now: what is created within a loop must not outlive it."""
+    problem.reachable  # noqa: B018
+    if problem.plain is not None:
+        problem.padding  # noqa: B018
+    if isinstance(problem, DoubleProductsProblem) and problem.double is not None:
+        _fill_caches(problem.double)
+
+
 class Carry(NamedTuple):
     """State of a run of iterations."""
 
@@ -151,6 +160,7 @@ def _run(
         met = (error <= until.error) & (distance <= until.distance) & (carry.n >= until.least)
         return (carry.n == 0) | (~met & (lost == 0) & (carry.n < until.most))
 
+    _fill_caches(problem)
     # The last iterate is part of the state of the loop, and needs a value before the first.
     begin = Carry(state, secants, None, problem.mass[:0], jnp.asarray(0))
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(step, begin))
