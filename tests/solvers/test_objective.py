@@ -194,6 +194,7 @@ class SteepTerm:
     """A term whose gradient has a square that overflows in float32."""
 
     scale = 1.0
+    work = 0.0
 
     def evaluate(self, model, tolerance, max_iter):  # noqa: ARG002
         gradient = np.where(np.arange(model.size).reshape(model.shape) % 2, 1e38, -1e38)
