@@ -224,12 +224,10 @@ def _adjoints(dual: Array, blocks: list[Array], mask: Array | None, *, model: Mo
 
 
 @compiled(static=("layout",))
-def _blocks(x: Array, blocks: list[Array], *, layout: VectorLayout) -> list[Array]:
-    """All blocks, the free ones from a vector."""
-    found = list(blocks)
-    for k, p, constraint in zip(layout.free, layout.split(x), layout.constraints, strict=True):
-        found[k] = from_sphere(p, constraint)
-    return found
+def _free_blocks(x: Array, *, layout: VectorLayout) -> list[Array]:
+    """The free blocks from a vector."""
+    pairs = zip(layout.split(x), layout.constraints, strict=True)
+    return [from_sphere(p, constraint) for p, constraint in pairs]
 
 
 @compiled(static=("layout",))
@@ -315,13 +313,16 @@ class JointObjective:
 
     def blocks(self, x: Array) -> list[Array]:
         """All blocks, the free ones from a vector."""
-        if self.sums.shared:
-            blocks = list(self._blocks)
-            for k, p in zip(self.problem.free, self._split(x), strict=True):
-                sums = self.problem.shards.block_sums(k)
-                blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
+        blocks = list(self._blocks)
+        if not self.sums.shared:
+            free = _free_blocks(x, layout=self._layout)
+            for k, block in zip(self.problem.free, free, strict=True):
+                blocks[k] = block
             return blocks
-        return _blocks(x, self._blocks, layout=self._layout)
+        for k, p in zip(self.problem.free, self._split(x), strict=True):
+            sums = self.problem.shards.block_sums(k)
+            blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
+        return blocks
 
     def _split(self, x: Array) -> list[Array]:
         return self._layout.split(x)
