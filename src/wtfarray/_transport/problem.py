@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -196,9 +197,10 @@ class TransportProblem:
     @cached_property
     def traceable(self) -> TransportProblem:
         """The same problem in the form that ``jax.jit`` takes."""
-        from wtfarray._transport.compiled_step import traceable  # only if JAX is used
-
-        return traceable(self)
+        # By name: that module imports this one, and is needed only if JAX is used.
+        module = importlib.import_module("wtfarray._transport.compiled_step")
+        problem: TransportProblem = module.traceable(self)
+        return problem
 
     @cached_property
     def unreachable(self) -> Array | None:
