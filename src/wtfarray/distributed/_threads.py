@@ -20,24 +20,45 @@ class _Room:
     def __init__(self, size: int, timeout: float) -> None:
         self.size = size
         self.timeout = timeout
-        self.barrier = threading.Barrier(size)
-        self.slots: list[NDArray[np.float64]] = [np.zeros(0)] * size
+        self.slots: list[list[NDArray[np.float64]]] = [[np.zeros(0)] * size for _ in range(2)]
+        """Two sets, used in turn: the next sum begins while some still read the last one."""
         self.rooms: dict[tuple[int, ...], _Room] = {}
-        self.lock = threading.Lock()
         self.failure: str | None = None
+        self._changed = threading.Condition()
+        self._arrived = 0
+        self._met = 0
 
     def wait(self) -> None:
-        try:
-            self.barrier.wait(self.timeout)
-        except threading.BrokenBarrierError:
-            msg = self.failure or f"a rank has not answered for {self.timeout:g} s"
-            raise RuntimeError(msg) from None
+        """Wait for all; a failure after they have met is none of this meeting."""
+        with self._changed:
+            if self.failure is not None:
+                raise RuntimeError(self.failure)
+            met = self._met
+            self._arrived += 1
+            if self._arrived == self.size:
+                self._arrived, self._met = 0, met + 1
+                self._changed.notify_all()
+                return
+            self._changed.wait_for(
+                lambda: self._met != met or self.failure is not None, self.timeout
+            )
+            if self._met == met:
+                msg = self.failure or f"a rank has not answered for {self.timeout:g} s"
+                raise RuntimeError(msg)
+
+    def group(self, ranks: tuple[int, ...]) -> _Room:
+        """The room of some of the ranks."""
+        with self._changed:
+            room = self.rooms.setdefault(ranks, _Room(len(ranks), self.timeout))
+            room.failure = room.failure or self.failure
+        return room
 
     def fail(self, message: str) -> None:
-        with self.lock:
+        """Wake all that wait, here and in groups."""
+        with self._changed:
             self.failure = self.failure or message
+            self._changed.notify_all()
             rooms = list(self.rooms.values())
-        self.barrier.abort()
         for room in rooms:
             room.fail(message)
 
@@ -49,6 +70,7 @@ class ThreadCommunicator(Shareable):
         self._room = room
         self.rank = rank
         self.size = room.size
+        self._groups: dict[tuple[int, ...], ThreadCommunicator] = {}
         self.messages = 0
         """Number of sums so far."""
         self.bytes = 0
@@ -57,30 +79,26 @@ class ThreadCommunicator(Shareable):
     def sum(self, array: NDArray[np.float64], /) -> NDArray[np.float64]:
         """The sum over all ranks, in their order."""
         room = self._room
+        slots = room.slots[self.messages % 2]
         self.messages += 1
         self.bytes += array.nbytes
-        room.slots[self.rank] = array
+        slots[self.rank] = array
         room.wait()
-        shapes = {slot.shape for slot in room.slots}
+        shapes = {slot.shape for slot in slots}
         if len(shapes) > 1:
             msg = f"the ranks sum arrays of shapes {shapes}: expected one shape"
             raise RuntimeError(msg)
-        total = np.sum(np.stack(room.slots), axis=0)
-        room.wait()  # until all have read
-        return np.asarray(total)
+        return np.asarray(np.sum(np.stack(slots), axis=0))
 
     def split(self, groups: Sequence[Sequence[int]], /) -> ThreadCommunicator | None:
-        """The group of this rank, or None."""
+        """The group of this rank, or None; made once for the same groups."""
         ranks = next((tuple(group) for group in groups if self.rank in group), None)
         if ranks is None:
             return None
-        with self._room.lock:
-            if ranks not in self._room.rooms:
-                self._room.rooms[ranks] = _Room(len(ranks), self._room.timeout)
-                if self._room.failure is not None:
-                    self._room.rooms[ranks].barrier.abort()
-            room = self._room.rooms[ranks]
-        return ThreadCommunicator(room, ranks.index(self.rank))
+        if ranks not in self._groups:
+            room = self._room.group(ranks)
+            self._groups[ranks] = ThreadCommunicator(room, ranks.index(self.rank))
+        return self._groups[ranks]
 
     def fail(self, message: str, /) -> None:
         """Wake all ranks that wait for this one."""
