@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -23,28 +23,19 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._fit.driver import CERTIFIED_GAP, solve
+from wtfarray._fit.mixtures import Mixtures
 from wtfarray._fit.options import SolverOptions
-from wtfarray._fit.projection import project_samples
-from wtfarray._fit.specification import Specification, is_sampled
-from wtfarray._fit.starts import feasible, kl_steps, random_blocks
+from wtfarray._fit.specification import is_sampled
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
-from wtfarray._losses.selection import terms_of
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._models.entropy import Constraint, kl_divergence
-from wtfarray._models.models import CPModel, PartlyKnownModel
-from wtfarray._transport.logarithms import logsumexp
+from wtfarray._models.entropy import Constraint
 
 RHO_SHARE = 1e-3
 """The default of rho, relative to eps: the bias that it adds is far below that of eps."""
 RHO = 1e-5
 """The default of rho if no loss has an eps."""
-CERTIFICATE_ITERATIONS = 500
-"""Largest number of inner iterations for the gradient of each summand of a loss."""
-RESIDUAL_STEPS = 50
-"""Kullback-Leibler steps on what known atoms leave, from which extra atoms start."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,156 +215,3 @@ def _check(X: Array, atoms: Array, loss: Loss, constraint: Constraint) -> None:
     if constraint is None and any(balanced):
         msg = "constraint is None and loss is balanced (lam = inf): expected 'rows' or a finite lam"
         raise ValueError(msg)
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The solution of `Mixtures`."""
-
-    coefficients: Array
-    """(n, k + extra)."""
-    extra: Array
-    """The learned atoms, (features, extra)."""
-    objective: float
-    gap: float
-    converged: bool
-    message: str
-    n_iter: int
-
-
-@dataclass(frozen=True, eq=False)
-class Mixtures:
-    """Samples X, (n, ...), to be explained by atoms, (features, k)."""
-
-    X: Array
-    atoms: Array
-    loss: Loss
-    constraint: Constraint
-    rho: float
-    mask: Array | None
-
-    def unmix(self, options: SolverOptions) -> Found:
-        """The coefficients of the known atoms, certified."""
-        found = project_samples(
-            self.X,
-            self.atoms,
-            self.loss,
-            constraint=self.constraint,
-            rho=self.rho,
-            tol=options.tol,
-            max_iter=options.max_iter,
-            progress=options.progress,
-            mask=self.mask,
-        )
-        gap = found.gap + self._optimality_gap(found.coefficients, found.dual)
-        scale = max(abs(found.objective), self._scale)
-        converged, message = found.converged, found.message
-        if converged and gap > CERTIFIED_GAP * scale:
-            converged = False
-            message += (
-                f"; the objective is proven to be within {gap:.1e} of its minimum, relatively "
-                f"{gap / scale:.1e}, above {CERTIFIED_GAP:g}: decrease `tol` or increase `rho`"
-            )
-        return Found(
-            found.coefficients,
-            self.atoms[:, :0],
-            found.objective,
-            gap,
-            converged,
-            message,
-            found.n_iter,
-        )
-
-    def unmix_with_extra(
-        self, first: Found, extra: int, options: SolverOptions, rng: np.random.Generator
-    ) -> Found:
-        """The coefficients of known and learned atoms; they start from what is left of X."""
-        xp = array_namespace(self.X)
-        samples = xp.reshape(self.X, (self.X.shape[0], -1))
-        seen = None if self.mask is None else xp.reshape(self.mask, samples.shape)
-        left = xp.maximum(samples - xp.matmul(first.coefficients, self.atoms.mT), 0.0)
-        left = left if seen is None else xp.where(seen, left, 0.0)
-        shapes = ((samples.shape[0], extra), (samples.shape[1], extra))
-        drawn = random_blocks(shapes, rng, samples)
-        drawn[1] = feasible(drawn[1], "columns")
-        separate = CPModel(2, learns_weights=False)
-        share, atoms = kl_steps(
-            separate, left, drawn, (None, "columns"), (0, 1), RESIDUAL_STEPS, mask=seen
-        )
-        model = PartlyKnownModel(self.atoms)
-        start = [xp.concat([first.coefficients, share], axis=1), atoms]
-        constraints: tuple[Constraint, ...] = (self.constraint, "columns")
-        spec = Specification(
-            kind="nmf",
-            X=self.X,
-            loss=self.loss,
-            model=model,
-            shapes=tuple(tuple(block.shape) for block in start),
-            constraints=constraints,
-            rho=(self.rho, self.rho),
-            free=(0, 1),
-            sample_weight=None,
-            mask=self.mask,
-        )
-        found = solve(spec, replace(options, init=start), rng)
-        return Found(
-            found.blocks[0],
-            found.blocks[1],
-            found.objective,
-            found.gap,
-            found.converged,
-            found.message,
-            first.n_iter + found.n_iter,
-        )
-
-    @property
-    def _scale(self) -> float:
-        """The unit of errors of the objective: eps times the mass."""
-        mass = float(array_namespace(self.X).sum(self.X))
-        parts = losses_of(self.loss)
-        return mass * sum(part.eps for part in parts if isinstance(part, Wasserstein))
-
-    def _optimality_gap(self, coefficients: Array, dual: Array) -> float:
-        """
-        Bound on what is lost by the coefficients, beside the gap of the loss itself.
-
-        The loss is convex, and ``u`` its gradient: it is at least ``Phi(Y) + <u, Y' - Y>`` at every
-        other model Y'. The minimum of that bound plus ``rho E`` is known in closed form. It is
-        below the objective by ``rho KL(C | C*)`` with its minimiser C*: ``exp(-Xi(u)/rho)``, or the
-        softmax in each row.
-        """
-        xp = array_namespace(self.X)
-        if len(losses_of(self.loss)) > 1:
-            dual = self._gradient(coefficients)
-        u = xp.reshape(dual, (self.X.shape[0], -1))
-        if self.mask is not None:
-            u = xp.where(xp.reshape(self.mask, u.shape), u, 0.0)
-        possible = xp.sum(self.atoms, axis=1) > 0
-        u = xp.where(possible[None, :], u, 0.0)  # no model has mass there
-        if not bool(xp.all(xp.isfinite(u))):
-            return math.inf
-        logs = xp.matmul(u, self.atoms) * (-1.0 / self.rho)
-        if self.constraint == "rows":
-            logs = logs - logsumexp(logs, 1, xp)[:, None]
-        best = xp.exp(xp.minimum(logs, 0.5 * math.log(float(xp.finfo(logs.dtype).max))))
-        filled = (coefficients > 0) & ~(best > 0)  # underflow: the other form has no cancellation
-        a = xp.where(filled, coefficients, 1.0)
-        entries = xp.where(
-            filled,
-            a * (xp.log(a) - logs - 1.0),
-            kl_divergence(xp.where(filled, 0.0, coefficients), best, xp),
-        )
-        return self.rho * float(xp.sum(entries))
-
-    def _gradient(self, coefficients: Array) -> Array:
-        """The gradient of a sum of losses in the model, of the shape of X."""
-        xp = array_namespace(self.X)
-        losses = losses_of(self.loss)
-        model = xp.reshape(xp.matmul(coefficients, self.atoms.mT), self.X.shape)
-        terms = terms_of(losses, self.X, None, None, self.mask)
-        allowed = 1e-2 * CERTIFIED_GAP * max(self._scale, sum(term.scale for term in terms))
-        found = [term.certify(model, allowed, CERTIFICATE_ITERATIONS).gradient for term in terms]
-        total = found[0]
-        for other in found[1:]:
-            total = total + other
-        return total
