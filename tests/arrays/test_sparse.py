@@ -8,7 +8,7 @@ from array_api_compat import is_torch_namespace
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray._arrays.sparse import gram_of_columns, is_sparse, to_dense
+from wtfarray._arrays.sparse import SparseSamples, gram_of_columns, is_sparse, to_dense
 
 X = np.random.default_rng(0).gamma(1.0, size=(8, 6)) * (np.arange(48).reshape(8, 6) % 3 > 0)
 KINDS = ["csr_array", "csc_array", "coo_array", "csr_matrix", "coo_matrix"]
@@ -37,6 +37,27 @@ class TestScipy:
         assert len(scan.records) == 2
         fits = wtf.coupled([Z, X], 2, [loss, wtf.KullbackLeibler()], **FAST)
         assert fits.coefficients.shape == (8, 2)
+
+    def test_fit_in_chunks_is_never_dense(self):
+        index = np.arange(10_000)
+        values = np.random.default_rng(0).gamma(1.0, size=10_000)
+        sparse = pytest.importorskip("scipy.sparse")
+        wide = sparse.csr_array((values, (index // 20, 7 * index % 4000)), shape=(500, 4000))
+        options = {"rng": 0, "max_iter": 2, "tol": 1e-3, "init": "random", "chunk": 50}
+        tracemalloc.start()
+        with pytest.warns(UserWarning, match="max_iter"):
+            fit = wtf.nmf(wide, 2, wtf.KullbackLeibler(), **options)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 500 * 4000 * 8
+        with pytest.warns(UserWarning, match="max_iter"):
+            dense = wtf.nmf(wide.toarray(), 2, wtf.KullbackLeibler(), **options)
+        assert np.array_equal(fit.factors[1], dense.factors[1])
+
+    def test_samples_are_read_as_they_are_asked_for(self):
+        samples = SparseSamples(scipy_sparse("coo_array"))
+        assert samples.shape == (8, 6)
+        assert np.array_equal(samples[2:5], X[2:5])
 
     @pytest.mark.parametrize("metric", ["cosine", "correlation", "euclidean"])
     @pytest.mark.parametrize("kind", ["csr_array", "coo_matrix"])
@@ -94,6 +115,5 @@ class TestTorch:
     def test_sparse_tensor_is_refused_by_name(self, xp, array):
         if not is_torch_namespace(xp):
             pytest.skip("sparse tensors are torch's")
-        for sparse in (array(X).to_sparse(), array(X).to_sparse_csr()):
-            with pytest.raises(TypeError, match=r"X is a sparse tensor of torch .* X.to_dense\(\)"):
-                wtf.nmf(sparse, 2, wtf.Frobenius())
+        with pytest.raises(TypeError, match=r"X is a sparse tensor of torch .* X.to_dense\(\)"):
+            wtf.nmf(array(X).to_sparse(), 2, wtf.Frobenius())

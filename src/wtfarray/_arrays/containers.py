@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wtfarray._arrays.axes import Axis
-from wtfarray._arrays.sparse import is_sparse, to_dense
+from wtfarray._arrays.sparse import SparseSamples, is_sparse, to_dense
 from wtfarray._arrays.typing import Array
 
 UNNAMED = re.compile(r"dim_\d+")
@@ -22,7 +22,9 @@ def is_a(value: object, package: str, kind: str) -> bool:
     )
 
 
-def without_labels(name: str, array: Any) -> tuple[Array, tuple[Axis, ...]]:
+def without_labels(
+    name: str, array: Any, *, in_chunks: bool = False
+) -> tuple[Array, tuple[Axis, ...]]:
     """
     The array in a container, and its labels; anything else as it is, without labels.
 
@@ -33,6 +35,8 @@ def without_labels(name: str, array: Any) -> tuple[Array, tuple[Axis, ...]]:
     array : array or container
         A DataFrame or Series of pandas, a DataArray of xarray, a sparse matrix of SciPy or a sparse
         tensor of pydata, or anything else.
+    in_chunks : bool
+        Whether a sparse array may stay one, and be read in chunks of samples.
     """
     if is_a(array, "pandas", "DataFrame"):
         return _values_of_frame(name, array), (_index(array.index), _index(array.columns))
@@ -40,8 +44,10 @@ def without_labels(name: str, array: Any) -> tuple[Array, tuple[Axis, ...]]:
         return _values_of_frame(name, array.to_frame())[:, 0], (_index(array.index),)
     if is_a(array, "xarray", "DataArray"):
         axes = tuple(_coordinate(array, dim) for dim in array.dims)
-        return without_labels(name, array.data)[0], axes
-    return (to_dense(array) if is_sparse(array) else array), ()
+        return without_labels(name, array.data, in_chunks=in_chunks)[0], axes
+    if not is_sparse(array):
+        return array, ()
+    return SparseSamples(array) if in_chunks and len(array.shape) > 1 else to_dense(array), ()
 
 
 def _values_of_frame(name: str, frame: Any) -> Array:

@@ -23,6 +23,19 @@ def to_dense(array: Any) -> NDArray[Any]:
     return np.ascontiguousarray(dense)
 
 
+class SparseSamples:
+    """Samples along the first mode of a sparse array, which are made dense as they are read."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array.tocsr() if hasattr(array, "tocsr") else array
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype = array.dtype
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Some samples, dense."""
+        return to_dense(self._array[rows])
+
+
 def gram_of_columns(rows: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """
     The Gram matrix (m, m) and the sums (m,) of the columns of a sparse (n, m) matrix.

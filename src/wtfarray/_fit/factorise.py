@@ -38,9 +38,9 @@ def cp(
     ----------
     X : array (n_0, ..., n_{d-1})
         Non-negative data, of any library that follows the Array API standard, a DataFrame of
-        pandas or a DataArray of xarray. A ``numpy.memmap``, an array of zarr or h5py, or anything
-        else with ``shape`` and ``dtype`` that can be sliced, may be larger than memory: it is read
-        in chunks of samples.
+        pandas, a DataArray of xarray or a sparse matrix. A ``numpy.memmap``, an array of zarr or
+        h5py, or anything else with ``shape`` and ``dtype`` that can be sliced, may be larger than
+        memory: it is read in chunks of samples.
     rank : int
         Number of components.
     loss : Loss
@@ -234,7 +234,7 @@ def _run(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Factorisation:
     """Check the arguments and fit."""
-    X, found = without_labels("X", X)
+    X, found = without_labels("X", X, in_chunks=True)
     spec = specify(
         kind,
         X,
