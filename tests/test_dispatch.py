@@ -34,6 +34,12 @@ CASES = [
     ("prefers_newton", (256, 8.01, 1.0), {"balanced": True}, True),
     ("prefers_newton", (257, 1e9, 1.0), {"balanced": True}, False),
     ("newton_batch", (64,), {}, 8),
+    ("straggler_batch", (1, 60), {"compiles": False}, 1),
+    ("straggler_batch", (33, 60), {"compiles": False}, 64),
+    ("straggler_batch", (3, 60), {"compiles": True}, 64),  # 35 samples have 2^11 entries
+    ("straggler_batch", (65, 60), {"compiles": True}, 256),
+    ("straggler_batch", (3, 1024), {"compiles": True}, 4),
+    ("straggler_batch", (5, 1024), {"compiles": True}, 16),
     ("newton_batch", (181,), {}, 1),
     ("newton_batch", (513,), {}, 1),
     ("newton_batch", (1,), {}, 2**15),

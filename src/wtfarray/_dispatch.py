@@ -137,6 +137,21 @@ def separates_stragglers(samples: int, bins: int) -> bool:
     return many and small
 
 
+def straggler_batch(count: int, bins: int, *, compiles: bool) -> int:
+    """
+    Number of samples to which stragglers are filled up, by repetition: the next power of two.
+
+    ``compiles`` is True for JAX, which takes seconds to compile the iterations for each number. It
+    takes powers of four, and as many samples as an iteration takes no less time than of fewer.
+    """
+    if not compiles:
+        return 1 << (count - 1).bit_length()
+    batch, least = 1, math.ceil(THRESHOLDS.straggler_least / bins)
+    while batch < max(count, least):
+        batch *= 4
+    return batch
+
+
 def solves_on_support(samples: int, positive_share: float) -> bool:
     """Whether the data are one sample with few positive entries."""
     return samples == 1 and positive_share < THRESHOLDS.sparse_share

@@ -53,7 +53,8 @@ class TestPolicy:
         stragglers = Stragglers(StragglerPolicy(**fields))
         return stragglers.advance(solver, self.MODEL, solver.errors, tolerance, None)
 
-    def test_late_samples_are_split_off_and_merged(self, array):
+    def test_late_samples_are_split_off_and_merged(self, array, monkeypatch):
+        set_thresholds(monkeypatch, straggler_least=0)
         solver = ScriptedSolver(self.errors(), xp_array=array)
         stragglers = Stragglers()
         done = stragglers.advance(solver, array(self.MODEL), array(self.errors()), 0.0, None)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
+from array_api_compat import is_jax_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import filled_up, take_samples
+from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import separates_stragglers
+from wtfarray._dispatch import separates_stragglers, straggler_batch
 from wtfarray._transport.iterate import Iterate, Until
 
 
@@ -131,18 +132,20 @@ class Stragglers:
         before, count = sums.place(len(late))
         if not (math.isfinite(goal) and 0 < count <= policy.max_share * samples):
             return True
-        filled = filled_up(count)
+        bins, compiles = math.prod(Y.shape[1:]), is_jax_array(Y)
+        filled = straggler_batch(count, bins, compiles=compiles)
         if filled > policy.max_padded_share * samples:
             return True
-        # The first ones are repeated; of these, some are here.
-        padded = np.concatenate([late, late[: max(0, filled - count - before)]])
         if not sums.shared:
+            padded = np.resize(late, filled)
             separate = solver.split(padded)
-        elif len(padded):
-            separate = solver.split(padded, sums, filled)
         else:
-            padded = np.zeros(1, dtype=np.intp)
-            separate = solver.split(padded, sums.without_samples(), filled)
+            # The first ones are repeated; of these, some are here.
+            padded = np.concatenate([late, late[: max(0, filled - count - before)]])
+            here = sums
+            if not len(padded):
+                padded, here = np.zeros(1, dtype=np.intp), sums.without_samples()
+            separate = solver.split(padded, here, filled)
         until = Until(goal, most=limit)
         expected_iter = limit // policy.max_iter_ratio
         chosen = take_samples(Y, padded)
