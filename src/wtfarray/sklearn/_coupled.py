@@ -1,0 +1,304 @@
+"""An estimator for several data sets whose features stand side by side in one matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from wtfarray._arrays.validation import positive_integer, positive_number
+from wtfarray._fit.coupled import coupled
+from wtfarray._losses.value import wasserstein
+from wtfarray._models.entropy import Constraint
+from wtfarray.sklearn._costs import Cost, transport_loss
+from wtfarray.sklearn._samples import Samples, observed_samples
+
+Real = NDArray[Any]
+
+
+class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """
+    Matrix factorisation of several data sets with the same samples and shared coefficients.
+
+    The columns of X are the features of all data sets, one data set after the other. Each sample is
+    scaled to mass one in each of them. NaN stands for entries that were not observed; a data set
+    that lacks a sample has NaN, or 0, in all its columns. The objective is a mean over samples and
+    components as that of `WassersteinNMF`, with the weighted sum of the losses of the data sets.
+
+    Parameters
+    ----------
+    n_components : int, default 2
+        Number of components.
+    blocks : sequence of int, optional
+        The number of features of each data set; by default there is one.
+    costs : sequence, optional
+        The cost of each data set, as ``cost`` of `WassersteinNMF`; by default "sqeuclidean".
+    weights : sequence of float, optional
+        The weight of the loss of each data set; by default one.
+    eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state, verbose
+        As for `WassersteinNMF`, the same in every data set.
+
+    Attributes
+    ----------
+    components_ : array (n_components, n_features)
+        The components, each of mass one in every data set.
+    fit_ : wtfarray.CoupledFactorisation
+        The fit, with objective, duality gap and history.
+    losses_ : list of wtfarray.Wasserstein
+        The losses, with costs scaled to mean one.
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : array of str
+        Names of the features, if X has any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from wtfarray.sklearn import CoupledWassersteinNMF
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.hstack([rng.dirichlet(np.ones(6), 9), rng.dirichlet(np.ones(4), 9)])
+    >>> model = CoupledWassersteinNMF(2, blocks=(6, 4), random_state=0).fit(X)
+    >>> model.components_.shape, model.transform(X).shape
+    ((2, 10), (9, 2))
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        blocks: Sequence[int] | None = None,
+        costs: Sequence[Cost] | None = None,
+        weights: Sequence[float] | None = None,
+        eps: float = 5e-2,
+        lam: float = 10.0,
+        rho_coefs: float = 1e-2,
+        rho_atoms: float = 1e-3,
+        init: str | None = None,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-5,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.blocks = blocks
+        self.costs = costs
+        self.weights = weights
+        self.eps = eps
+        self.lam = lam
+        self.rho_coefs = rho_coefs
+        self.rho_atoms = rho_atoms
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Real, y: object = None) -> Self:
+        """
+        Learn the components.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_features)
+            Non-negative samples, NaN where nothing was observed.
+        y : ignored
+            Present for compatibility with scikit-learn.
+
+        Returns
+        -------
+        self
+        """
+        del y
+        data, masks, free = self._split(self._validated(X, reset=True))
+        n, rank = data[0].shape[0], positive_integer("n_components", self.n_components)
+        costs = ["sqeuclidean"] * len(data) if self.costs is None else list(self.costs)
+        if len(costs) != len(data):
+            msg = f"costs has {len(costs)} entries: expected {len(data)}, one per data set"
+            raise ValueError(msg)
+        self.losses_ = [
+            transport_loss(cost, self.eps, self.lam, (part.shape[1],), Samples(part, None, n, mask))
+            for cost, part, mask in zip(costs, data, masks, strict=True)
+        ]
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        atoms = positive_number("rho_atoms", self.rho_atoms) * n / rank
+        columns: Constraint = "columns"
+        first: Constraint = None if free.any() else "rows"
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coupled: ", UserWarning)  # given below
+            self.fit_ = coupled(
+                data,
+                rank,
+                self.losses_,
+                weights=self.weights,
+                mask=masks,
+                rho=(positive_number("rho_coefs", self.rho_coefs), *[atoms] * len(data)),
+                constraints=(first, *[columns] * len(data)),
+                init=self.init,
+                n_init=self.n_init,
+                rng=seed,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                progress=bool(self.verbose),
+            )
+        if not self.fit_.converged:
+            message = f"{type(self).__name__}: {self.fit_.message}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        self.components_ = np.concatenate([fit.factors[1].T for fit in self.fit_.fits], axis=1)
+        self.n_iter_ = self.fit_.n_iter
+        return self
+
+    def transform(self, X: Real) -> Real:
+        """
+        The coefficients of samples, with fixed components: a convex problem.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_features)
+            Non-negative samples, NaN where nothing was observed.
+
+        Returns
+        -------
+        array (n_samples, n_components)
+            The rows of complete samples sum to one. Samples of which nothing was observed have
+            zeros.
+        """
+        check_is_fitted(self, "components_")
+        return self._coefficients(*self._split(self._validated(X, reset=False)))
+
+    def inverse_transform(self, X: Real) -> Real:
+        """
+        Reconstruct samples from their coefficients.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_components)
+            Coefficients.
+
+        Returns
+        -------
+        array (n_samples, n_features)
+            Sums of components.
+        """
+        check_is_fitted(self, "components_")
+        X = np.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self._n_features_out:
+            msg = f"X has shape {tuple(X.shape)}: expected (n, {self._n_features_out})"
+            raise ValueError(msg)
+        found: Real = X @ self.components_
+        return found
+
+    def score(self, X: Real, y: object = None) -> float:
+        """
+        Minus the weighted mean loss of samples after projection onto the components; at most 0.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_features)
+            Non-negative samples, NaN where nothing was observed.
+        y : ignored
+            Present for compatibility with scikit-learn.
+
+        Returns
+        -------
+        float
+            Higher is better; see `WassersteinNMF.score`.
+        """
+        del y
+        check_is_fitted(self, "components_")
+        data, masks, free = self._split(self._validated(X, reset=False))
+        model = self.inverse_transform(self._coefficients(data, masks, free))
+        total, start = 0.0, 0
+        parts = zip(data, masks, self.losses_, self.fit_.weights, strict=True)
+        for part, mask, loss, weight in parts:
+            filled = part.sum(axis=1) > 0
+            Y = model[filled, start : start + part.shape[1]]
+            start += part.shape[1]
+            if not filled.any():
+                continue
+            seen = None if mask is None else mask[filled]
+            bound = loss.bind(part[filled], seen)
+            least = bound.safe_conjugate(np.zeros_like(bound.data))[0].sum()
+            total += weight * float(wasserstein(part[filled], Y, loss, mask=seen).value + least)
+        return -max(float(total / data[0].shape[0]), 0.0)
+
+    def _coefficients(
+        self, data: list[Real], masks: list[Real | None], free: NDArray[np.bool_]
+    ) -> Real:
+        """Of samples whose mass is not known they are free, and zero if nothing was observed."""
+        found = np.zeros((data[0].shape[0], self._n_features_out), dtype=data[0].dtype)
+        filled = np.any([part.sum(axis=1) > 0 for part in data], axis=0)
+        for constraint in ("rows", None):
+            rows = np.flatnonzero(filled & (free == (constraint is None)))
+            if not rows.size:
+                continue
+            fits = [
+                replace(fit, constraints=(constraint, fit.constraints[1])) for fit in self.fit_.fits
+            ]
+            used = [bool(part[rows].any()) for part in data]
+            # Data sets that lack all of these samples are not asked.
+            arrays = [part[rows] if use else None for part, use in zip(data, used, strict=True)]
+            seen = [None if mask is None else mask[rows] for mask in masks]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                found[rows] = replace(self.fit_, fits=fits).project(arrays, mask=seen)
+            for warning in caught:
+                message = f"{type(self).__name__}: {warning.message}"
+                warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        return found
+
+    def _split(self, X: Real) -> tuple[list[Real], list[Real | None], NDArray[np.bool_]]:
+        """The data sets, of mass one, their masks, and which samples lack some entries of one."""
+        sizes = [X.shape[1]] if self.blocks is None else list(self.blocks)
+        sizes = [positive_integer(f"blocks[{k}]", size) for k, size in enumerate(sizes)]
+        if sum(sizes) != X.shape[1]:
+            msg = f"blocks is {self.blocks}: expected numbers whose sum is {X.shape[1]}, that of X"
+            raise ValueError(msg)
+        data, masks, free = [], [], np.zeros(X.shape[0], dtype=bool)
+        for part in np.split(X, np.cumsum(sizes)[:-1], axis=1):
+            values, mask = observed_samples(part)
+            mass = values.sum(axis=1, keepdims=True)
+            mask = np.ones(part.shape, dtype=bool) if mask is None else mask
+            mask = mask & (mass > 0)  # an empty sample is one that the data set lacks
+            free |= mask.any(axis=1) & ~mask.all(axis=1)
+            data.append(values / np.where(mass > 0, mass, 1.0))
+            masks.append(None if mask.all() else mask)
+        return data, masks, free
+
+    def _validated(self, X: Real, *, reset: bool) -> Real:
+        kinds = (np.float64, np.float32)
+        found: Real = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=kinds,
+            ensure_non_negative=True,
+            ensure_all_finite="allow-nan",
+        )
+        if reset and not np.nansum(found) > 0:
+            msg = "X has no sample of positive mass: expected at least one"
+            raise ValueError(msg)
+        return found
+
+    @property
+    def _n_features_out(self) -> int:
+        """The number of columns of the output of `transform`."""
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,67 @@
+"""The estimator for several data sets side by side."""
+
+import numpy as np
+import pytest
+from estimators import bumps
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from wtfarray.sklearn import CoupledWassersteinNMF
+
+pytestmark = pytest.mark.usefixtures("numpy_estimators")
+FAST = {"blocks": (16, 6), "eps": 0.2, "tol": 1e-3, "random_state": 0}
+
+
+@parametrize_with_checks([CoupledWassersteinNMF(eps=0.5, tol=1e-3)])
+def test_scikit_learn_estimator_checks_pass(estimator, check):
+    check(estimator)
+
+
+def data(n=20):
+    """Spectra and counts of the same mixtures."""
+    X, rng = bumps(n), np.random.default_rng(0)
+    shares = np.stack([X[:, :8].sum(axis=1), X[:, 8:].sum(axis=1)], axis=1)
+    return np.hstack([X, 5.0 * shares @ rng.dirichlet(np.full(6, 0.5), 2)])
+
+
+class TestCoupledWassersteinNMF:
+    def test_shapes_and_masses(self):
+        X = data()
+        model = CoupledWassersteinNMF(2, **FAST).fit(X)
+        W = model.transform(X)
+        np.testing.assert_allclose(W.sum(axis=1), 1.0)
+        for part in (slice(0, 16), slice(16, 22)):
+            np.testing.assert_allclose(model.components_[:, part].sum(axis=1), 1.0)
+        assert model.inverse_transform(W).shape == X.shape
+        assert -1.0 < model.score(X) <= 0.0
+        assert model.get_feature_names_out()[0] == "coupledwassersteinnmf0"
+
+    def test_a_data_set_may_lack_samples_or_entries(self):
+        X = data()
+        X[3, :16] = np.nan
+        X[4, 16:] = 0.0
+        X[5, 2:4] = np.nan
+        model = CoupledWassersteinNMF(2, **FAST).fit(X)
+        W = model.transform(X)
+        assert np.isfinite(W).all()
+        np.testing.assert_allclose(W[:5].sum(axis=1), 1.0)
+        only = model.transform(X[3:4])
+        np.testing.assert_allclose(only, W[3:4], atol=1e-3)
+        assert not model.transform(np.full((1, 22), np.nan)).any()
+        assert np.isfinite(model.score(X))
+
+    def test_grid_search(self):
+        search = GridSearchCV(CoupledWassersteinNMF(**FAST), {"n_components": [1, 2]}, cv=2)
+        assert search.fit(data()).best_params_ == {"n_components": 2}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"blocks": (16, 5)}, "blocks is .*: expected numbers whose sum is 22"),
+            ({"costs": ["cosine"]}, "costs has 1 entries: expected 2"),
+            ({"weights": [1.0]}, "weights has 1 entries: expected 2"),
+        ],
+    )
+    def test_bad_parameters_are_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            CoupledWassersteinNMF(2, **{**FAST, **options}).fit(data())
