@@ -4,11 +4,16 @@ import pytest
 
 from wtfarray._solvers.stop_reason import StopReason
 
-OPTIMAL = {StopReason.TOLERANCE, StopReason.STATIONARY, StopReason.STUCK}
+OPTIMAL = {
+    StopReason.TOLERANCE,
+    StopReason.STATIONARY,
+    StopReason.STUCK,
+    StopReason.BATCHES,
+}
 BY_CALLER = {StopReason.CALLBACK, StopReason.INTERRUPTED}
 
 
-@pytest.mark.parametrize("solver", ["envelope", "dual"])
+@pytest.mark.parametrize("solver", ["envelope", "dual", "online"])
 @pytest.mark.parametrize("reason", StopReason)
 def test_messages_are_filled_in(reason, solver):
     message = reason.message(solver, 1e-7, 42)
@@ -42,7 +47,8 @@ def test_reasons_are_optimal_or_of_the_caller_or_unfinished():
     assert {reason for reason in StopReason if reason.by_caller} == BY_CALLER
     unfinished = set(StopReason) - OPTIMAL - BY_CALLER
     others = {StopReason.UNSOLVED, StopReason.NOT_FINITE}
-    assert unfinished == {StopReason.ITERATIONS, StopReason.WORK} | others
+    limits = {StopReason.ITERATIONS, StopReason.WORK, StopReason.PASSES}
+    assert unfinished == limits | others
 
 
 def test_blocked_is_where_no_decrease_was_found():

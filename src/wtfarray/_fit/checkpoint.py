@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -149,12 +149,43 @@ class Checkpoint:
             if identity == self._identity:
                 found = _stored(archive, objective, like, levels)
         if found is None:
-            msg = (
-                f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
-                f"arguments: expected one of this fit; remove it or choose another path"
-            )
-            raise ValueError(msg)
+            self._refuse_other()
         return found
+
+    def write_arrays(
+        self, numbers: dict[str, float], arrays: dict[str, NDArray[np.float64]]
+    ) -> None:
+        """Replace the file by numbers and arrays of another solver; as `write` if that fails."""
+        header = json.dumps({"identity": self._identity, **numbers}).encode()
+        try:
+            write_atomically(self.path, {"header": np.frombuffer(header, dtype=np.uint8), **arrays})
+        except OSError as error:
+            self._warn("written", error)
+
+    def read_arrays(
+        self, numbers: Sequence[str], shapes: dict[str, tuple[int | None, ...]]
+    ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]] | None:
+        """What `write_arrays` wrote, None if the file does not exist; refuses that of another."""
+        if not self.path.exists():
+            return None
+        with reading("checkpoint", self.path, "a file written by a fit") as archive:
+            header, found = archive.header, None
+            if get(header, "identity", str) == self._identity:
+                found = {name: as_number(name, get(header, name, (int, float))) for name in numbers}
+                arrays = {name: archive.read(name, shape) for name, shape in shapes.items()}
+                for name, array in arrays.items():
+                    check_finite(name, array, "float64")
+                archive.finish()
+        if found is None:
+            self._refuse_other()
+        return found, arrays
+
+    def _refuse_other(self) -> NoReturn:
+        msg = (
+            f"checkpoint {str(self.path)!r} belongs to a fit with different data or "
+            f"arguments: expected one of this fit; remove it or choose another path"
+        )
+        raise ValueError(msg)
 
     def remove(self) -> None:
         """Delete the file after the fit has converged."""

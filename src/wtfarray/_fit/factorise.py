@@ -71,12 +71,15 @@ def cp(
             fall behind are stopped early, and 8 take about as long as 3 fits.
         rng : int or numpy.random.Generator
             Seed of the initialisation.
-        solver : {"envelope", "dual"}
-            L-BFGS over all blocks at once, or the paper's block coordinate descent in the dual.
+        solver : {"envelope", "dual", "online"}
+            L-BFGS over all blocks at once, the paper's block coordinate descent in the dual, or
+            passes over small batches of very many samples.
         tol : float, default 1e-6
-            Tolerance on the relative decrease of the objective, at which the fit stops.
+            Tolerance on the relative decrease of the objective, at which the fit stops. For
+            "online", default 1e-2, the accuracy below which the result counts as converged.
         max_iter : int, default 300
-            Largest number of iterations (of sweeps for "dual"). Preliminary iterations at larger
+            Largest number of iterations (of sweeps for "dual"; of passes for "online", default 1).
+            Preliminary iterations at larger
             smoothing and on coarser grids are not counted. Prox-linear steps at kinks of the loss
             have a limit of their own, of the same size.
         sample_weight : array (n_0,)

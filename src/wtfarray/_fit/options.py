@@ -21,12 +21,15 @@ from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
 from wtfarray._fit.shared_checkpoint import SharedCheckpoint
-from wtfarray._fit.specification import Specification
+from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.team import check_same, loss_identity, seed_identity
 from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray._transport.banded import numbers_of
+
+ONLINE_TOL = 1e-2
+"""Default tolerance of the online solver, which compares batches that differ."""
 
 
 class FitOptions(TypedDict, total=False):
@@ -38,7 +41,7 @@ class FitOptions(TypedDict, total=False):
     init: object
     n_init: int
     rng: int | np.random.Generator | None
-    solver: Literal["envelope", "dual"]
+    solver: Literal["envelope", "dual", "online"]
     tol: float
     max_iter: int
     sample_weight: Array | None
@@ -95,7 +98,7 @@ def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
 def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]) -> SolverOptions:
     """The options, for initial blocks that were given, if the checkpoint needs them."""
     init, solver = given.get("init"), given.get("solver", "envelope")
-    one_of("solver", solver, ("envelope", "dual"))
+    one_of("solver", solver, ("envelope", "dual", "online"))
     if isinstance(init, str):
         one_of("init", init, ("kl", "random", "nnsvd"))
     if given.get("fixed") and (init is None or isinstance(init, str)):
@@ -104,6 +107,10 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     batch, path = given.get("batch"), given.get("checkpoint")
     if solver == "dual":
         _refuse_for_dual(spec, path)
+    tol, max_iter = 1e-6, 300
+    if solver == "online":
+        _refuse_for_online(spec, given)
+        tol, max_iter = ONLINE_TOL, 1
     if isinstance(spec.X, StoredData) and init == "nnsvd":
         msg = "init is 'nnsvd', which needs X in memory: expected 'kl', 'random' or given factors"
         raise ValueError(msg)
@@ -114,8 +121,8 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     return SolverOptions(
         init=init,
         solver=solver,
-        tol=positive_number("tol", given.get("tol", 1e-6)),
-        max_iter=positive_integer("max_iter", given.get("max_iter", 300)),
+        tol=positive_number("tol", given.get("tol", tol)),
+        max_iter=positive_integer("max_iter", given.get("max_iter", max_iter)),
         batch=None if batch is None else positive_integer("batch", batch),
         callback=callback,
         progress=given.get("progress", False) and spec.shards.sums.leads,
@@ -140,6 +147,31 @@ def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
         unsupported = "Wasserstein with debias=True, whose conjugate has no closed form"
     if unsupported is not None:
         msg = f"solver is 'dual', which does not support {unsupported}: expected 'envelope'"
+        raise ValueError(msg)
+
+
+def _refuse_for_online(spec: Specification, given: FitOptions) -> None:
+    """Refuse what passes over batches of samples do not support."""
+    unsupported, loss = None, spec.loss
+    constraints = spec.constraints
+    if spec.shards.shared:
+        unsupported = "a fit of several processes, comm"
+    elif spec.kind == "tucker":
+        unsupported = "a Tucker model"
+    elif not isinstance(loss, Wasserstein) or loss.debias:
+        unsupported = "losses other than one Wasserstein loss that is not debiased"
+    elif not is_sampled(loss, tuple(spec.X.shape)):
+        unsupported = "transport of the first mode"
+    elif spec.mask is not None:
+        unsupported = "a mask"
+    elif given.get("fixed"):
+        unsupported = "fixed factors"
+    elif given.get("n_init", 1) != 1:
+        unsupported = f"n_init = {given.get('n_init')}"
+    elif constraints[0] not in (None, "rows") or set(constraints[1:]) != {"columns"}:
+        unsupported = f"constraints {constraints}, but None or 'rows' and then 'columns'"
+    if unsupported is not None:
+        msg = f"solver is 'online', which does not support {unsupported}: expected 'envelope'"
         raise ValueError(msg)
 
 

@@ -20,6 +20,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._fit.coarse_to_fine import first_start
 from wtfarray._fit.driver import FitSolution, Paused, certify, check_mass, solve, solve_jointly_from
 from wtfarray._fit.journal import Journal
+from wtfarray._fit.online import solve_online
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.specification import Specification
@@ -42,6 +43,8 @@ def best_of(
     starts: int, spec: Specification, options: SolverOptions, rng: np.random.Generator
 ) -> FitSolution:
     """The best of several initialisations; an interrupt or the callback ends all of them."""
+    if options.solver == "online":
+        return solve_online(spec, options, rng)
     if starts == 1:
         return solve(spec, options, rng)
     if options.solver == "dual":

@@ -18,13 +18,23 @@ class StopReason(Enum):
     )
     UNSOLVED = "{subproblem} could not be solved: choose solver={alternative} or a larger eps"
     NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
+    BATCHES = "the objective is within tol = {tol:g} of what the last batches reach on their own"
+    PASSES = (
+        "after max_iter = {max_iter} passes the objective is not within tol = {tol:g} of what the "
+        "last batches reach on their own: increase max_iter or loosen `tol`"
+    )
     CALLBACK = "stopped by the callback"
     INTERRUPTED = "interrupted: the best so far is returned"
 
     @property
     def is_optimal(self) -> bool:
         """Whether the solver could not decrease the objective further."""
-        return self in (StopReason.TOLERANCE, StopReason.STATIONARY, StopReason.STUCK)
+        return self in (
+            StopReason.TOLERANCE,
+            StopReason.STATIONARY,
+            StopReason.STUCK,
+            StopReason.BATCHES,
+        )
 
     @property
     def is_blocked(self) -> bool:
@@ -37,8 +47,8 @@ class StopReason(Enum):
         return self in (StopReason.CALLBACK, StopReason.INTERRUPTED)
 
     def message(self, solver: str, tol: float, max_iter: int) -> str:
-        """The message for ``solver``, "envelope" or "dual"."""
-        joint = solver == "envelope"
+        """The message for ``solver``, "envelope", "dual" or "online"."""
+        joint = solver != "dual"
         return self.value.format(
             tol=tol,
             max_iter=max_iter,

@@ -29,6 +29,7 @@ from wtfarray._arrays.validation import (
     positive_number,
 )
 from wtfarray._fit.projection import project_samples
+from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
 from wtfarray._losses.value import wasserstein
 from wtfarray._models.models import atoms_of
@@ -37,7 +38,6 @@ from wtfarray.sklearn._fitting import (
     fit_all,
     mean_problem,
     proximal_step,
-    running_share,
     with_unit_components,
 )
 from wtfarray.sklearn._samples import (

@@ -13,6 +13,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
+from wtfarray._fit.proximal import PROXIMAL_WEIGHT, proximal_problem
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.specification import Kind, Specification, specify
 from wtfarray._fit.starts import feasible, kl_steps
@@ -22,14 +23,6 @@ from wtfarray._solvers.envelope import Progress, minimise
 from wtfarray._solvers.objective import JointObjective
 from wtfarray.sklearn._samples import Samples
 
-PROXIMAL_WEIGHT = 0.03
-"""
-Weight of the proximal term per sample seen, as a fraction of eps.
-
-With a larger weight, errors of the first batches decay slowly; with a smaller one, the atoms follow
-every batch. Of 0.03, 0.1, 0.3 and 1 with the running mean, 0.03 came closest to the full fit on
-shifted bumps.
-"""
 BATCH_TOL = 0.1
 """Fraction of the tolerance used for a batch, because errors accumulate over the batches."""
 
@@ -126,7 +119,7 @@ def proximal_step(
     """
     X = spec.X
     xp = array_namespace(X)
-    n, modes = X.shape[0], spec.modes
+    n = X.shape[0]
     proximal = PROXIMAL_WEIGHT * eps * past
     previous = [
         feasible(xp.astype(block, X.dtype), constraint)
@@ -135,14 +128,7 @@ def proximal_step(
     first = xp.ones(spec.shapes[0], dtype=X.dtype, device=device_of(X))
     start = [feasible(first, spec.constraints[0]), *previous]
     start = kl_steps(spec.model, X, start, spec.constraints, (0,), mask=spec.mask)
-    # rho E(A) + w KL(A|B) = (rho + w) H(A | B^(w / (rho + w))) + constant
-    rho: list[float | Array] = [spec.rho[0]]
-    references: list[Array | None] = [None]
-    for k, block in enumerate(previous, start=1):
-        weight = proximal * n / (block.shape[1] if k < modes else block.shape[0])
-        rho.append(spec.rho[k] + weight)
-        references.append(block ** (weight / (spec.rho[k] + weight)))
-    problem = replace(spec.problem(), rho=tuple(rho), references=tuple(references))
+    problem = proximal_problem(spec, previous, proximal * n)
     objective = JointObjective(problem, start)
     with ProgressBar("batch", visible=progress, total=max_iter) as bar:
 
@@ -163,13 +149,3 @@ def proximal_step(
     if not reason.is_optimal:
         message = reason.message("envelope", BATCH_TOL * tol, max_iter)
     return objective.blocks(found.x), found.n_iter, message
-
-
-def running_share(past: float) -> float:
-    """
-    The weight of the latest atoms in the running mean, after ``past`` batches of the same size.
-
-    The atoms change with every batch. Their mean, which weights recent ones more (polynomial-decay
-    averaging, Shamir and Zhang 2013), converges.
-    """
-    return 4.0 / (past + 4.0)
