@@ -133,6 +133,41 @@ class TestExtra:
         np.testing.assert_array_equal(first, second)
 
 
+def narrow(*centres):
+    """Lines that are exactly 0 beyond three bins, of mass one."""
+    shape = sum(np.maximum(0.0, 3.5 - np.abs(np.arange(BINS) - centre)) for centre in centres)
+    return shape / shape.sum()
+
+
+@numpy_only
+class TestOutOfReach:
+    COST = wtf.grid_cost(BINS, scale=None, reach=4.0)
+
+    @pytest.mark.parametrize(
+        "loss", [wtf.Wasserstein(COST, 0.5, 20.0), wtf.KullbackLeibler()], ids=["transport", "kl"]
+    )
+    def test_mass_that_no_atom_explains_is_refused(self, loss):
+        X = np.stack([narrow(5), 0.9 * narrow(5) + 0.1 * narrow(19)])
+        with pytest.raises(ValueError, match=r"X divided by its mass is .* at index \(1, 1\d\)"):
+            wtf.unmix(X, np.stack([narrow(5), narrow(8)]), loss)
+
+    def test_it_may_stay_behind_at_a_price(self):
+        loss = wtf.Wasserstein(self.COST, 0.02, 20.0, source_lam=20.0)
+        X = 0.9 * narrow(5) + 0.1 * narrow(19)
+        found = wtf.unmix(X, np.stack([narrow(5), narrow(8)]), loss)
+        np.testing.assert_allclose(found.coefficients, [0.9, 0.0], atol=0.02)
+
+    def test_extra_atoms_may_explain_it(self):
+        shares = np.random.default_rng(0).dirichlet(np.ones(3), 6)
+        known = np.stack([narrow(5), narrow(8)])
+        X = shares @ np.concatenate([known, narrow(19)[None, :]])
+        loss = wtf.Wasserstein(self.COST, 0.5, 20.0)
+        found = wtf.unmix(X, known, loss, extra=1, rng=0, tol=1e-6)
+        assert math.isfinite(found.objective)
+        assert int(np.argmax(found.atoms[2])) == 19
+        np.testing.assert_allclose(found.shares, shares, atol=0.1)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "match"),

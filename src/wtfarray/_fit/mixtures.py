@@ -8,22 +8,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
+from wtfarray._arrays.validation import or_float64
 from wtfarray._fit.driver import CERTIFIED_GAP, solve
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.projection import project_samples
 from wtfarray._fit.specification import Specification
 from wtfarray._fit.starts import feasible, kl_steps, random_blocks
+from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, kl_divergence, xlogx
 from wtfarray._models.models import CPModel, PartlyKnownModel
+from wtfarray._transport.feasibility import stranded
 from wtfarray._transport.logarithms import logsumexp
 
 CERTIFICATE_ITERATIONS = 500
 """Largest number of inner iterations for the gradient of each summand of a loss."""
+BLURRED_SHARE = 1e-3
+"""Mass that atoms have everywhere while others are looked for where they have none."""
 RESIDUAL_STEPS = 50
 """Kullback-Leibler steps on what known atoms leave, from which extra atoms start."""
 
@@ -54,8 +60,31 @@ class Mixtures:
     rho: float
     mask: Array | None
 
-    def unmix(self, options: SolverOptions) -> Found:
-        """The coefficients of the known atoms, certified."""
+    def out_of_reach(self) -> Array:
+        """Bins, of the shape of X, with mass of X that no combination of the atoms explains."""
+        xp = array_namespace(self.X)
+        total = xp.reshape(xp.sum(self.atoms, axis=1), (1, *self.X.shape[1:]))
+        model = xp.broadcast_to(total, self.X.shape)
+        found = xp.zeros_like(model > 0)
+        for part in losses_of(self.loss):
+            if isinstance(part, KullbackLeibler):
+                found = found | ((self.X > 0) & ~(model > 0))
+            elif isinstance(part, Wasserstein) and math.isinf(part.source_lam):
+                bound = part.bind(self.X, self.mask)
+                if not bound.kernel.all_finite:
+                    bad = stranded(bound, stack(bound, model))
+                    found = found | unstack(bound, bad, tuple(self.X.shape))
+        return found
+
+    def unmix(self, options: SolverOptions, *, blurred: bool = False) -> Found:
+        """
+        The coefficients of the known atoms, certified.
+
+        With ``blurred`` atoms, which have some mass everywhere, all of X is within their reach.
+        """
+        if blurred:
+            flat = BLURRED_SHARE / self.atoms.shape[0]
+            return replace(self, atoms=self.atoms * (1.0 - BLURRED_SHARE) + flat).unmix(options)
         found = project_samples(
             self.X,
             self.atoms,
@@ -74,7 +103,8 @@ class Mixtures:
             converged = False
             message += (
                 f"; the objective is proven to be within {gap:.1e} of its minimum, relatively "
-                f"{gap / scale:.1e}, above {CERTIFIED_GAP:g}: decrease `tol` or increase `rho`"
+                f"{gap / scale:.1e}, above {CERTIFIED_GAP:g}: decrease `tol` or increase "
+                f"`rho`{or_float64(self.X)}"
             )
         return Found(
             found.coefficients,

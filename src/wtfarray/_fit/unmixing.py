@@ -22,6 +22,7 @@ from wtfarray._arrays.validation import (
     one_of,
     positive_integer,
     positive_number,
+    refuse_where,
 )
 from wtfarray._fit.mixtures import Mixtures
 from wtfarray._fit.options import SolverOptions
@@ -175,7 +176,11 @@ def unmix(
     X = X / spread(xp.where(mass > 0, mass, 1.0), X)
     known = xp.reshape(atoms / spread(weights, atoms), (atoms.shape[0], -1)).mT
     problem = Mixtures(X, known, loss, constraint, rho, mask)
-    found = problem.unmix(options)
+    out_of_reach = problem.out_of_reach()
+    if not extra:
+        expected = "0 where no atom is at a finite cost, a larger reach, or a finite source_lam"
+        refuse_where(out_of_reach, "X divided by its mass", X, expected)
+    found = problem.unmix(options, blurred=bool(xp.any(out_of_reach)))
     if extra:
         found = problem.unmix_with_extra(found, extra, options, np.random.default_rng(rng))
         learned = xp.reshape(found.extra.mT, (extra, *atoms.shape[1:]))

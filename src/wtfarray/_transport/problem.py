@@ -372,11 +372,13 @@ class TransportProblem:
         return self.kernel.log_apply_adjoint(self.log_scaling(log_Kf)), log_Kf
 
     def log_scaling(self, log_Kf: Array) -> Array:
-        """``log a``, ``a = X / K f`` or its power; -inf where X is 0."""
+        """``log a``, ``a = X / K f`` or its power; -inf where X is 0, or nothing leaves."""
         xp = array_namespace(log_Kf)
         positive = self.data > 0
         logs = xp.log(xp.where(positive, self.data, 1.0)) - log_Kf
         if self.relaxes_data:
+            # Mass that can reach no bin of the model at a finite cost stays behind.
+            positive = positive & (log_Kf > -math.inf)
             logs = logs * self.exponent
         return xp.where(positive, logs, -math.inf)
 
