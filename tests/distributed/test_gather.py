@@ -13,7 +13,7 @@ def test_rows_of_all_ranks_in_their_order(array, monkeypatch):
     monkeypatch.setattr(_gather, "CHUNK", 4 * 36)  # several messages
 
     def fit(comm):
-        mine = array(np.split(images(10), [3])[comm.rank])
+        mine = array(np.split(images(10), [5])[comm.rank])
         axes = ("image", None, "column")
         found = traced(wtf.cp, mine, 2, GRID_LOSS, rng=0, last=3, comm=comm, axes=axes).fit
         return found, gather(found, comm)

@@ -53,7 +53,7 @@ def check_equal(array, function, X, cuts, *args, sample_weight=None, **options):
 
 
 def test_every_library(array):
-    one, team = check_equal(array, wtf.cp, images(10), [4], 2, GRID_LOSS)
+    one, team = check_equal(array, wtf.cp, images(10), [5], 2, GRID_LOSS)
     rows = np.concatenate([to_numpy(trace.fit.factors[0]) for trace in team])
     np.testing.assert_allclose(rows, to_numpy(one.fit.factors[0]), rtol=1e-6, atol=1e-9)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,9 +16,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.sparse import is_sparse, to_dense
+from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -31,6 +33,7 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.projection import project_samples
 from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
+from wtfarray._fit.team import Interrupts, check_same, team_of
 from wtfarray._losses.value import wasserstein
 from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
@@ -45,6 +48,7 @@ from wtfarray.sklearn._samples import (
     distinct_samples,
     observed_samples,
     rows,
+    shared_samples,
     to_unit_mass,
 )
 
@@ -52,8 +56,10 @@ PROJECTION_TOL = 1e-9
 """Tolerance of `transform`, a convex problem."""
 PROJECTION_ITERATIONS = 1000
 """Largest number of iterations of `transform`."""
-FREE_PARAMETERS = ("init", "n_init", "max_iter", "tol", "random_state", "verbose")
+FREE_PARAMETERS = ("init", "n_init", "max_iter", "tol", "random_state", "verbose", "comm")
 """Parameters that may change between batches: they do not belong to the objective."""
+LOCAL_PARAMETERS = ("random_state", "verbose", "comm")
+"""Parameters that may differ between the processes of a team."""
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -81,6 +87,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
+        comm: Communicator | None = None,
     ) -> None:
         self.n_components = n_components
         self.cost = cost
@@ -95,6 +102,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.tol = tol
         self.random_state = random_state
         self.verbose = verbose
+        self.comm = comm
 
     def _grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The grid of samples of this shape."""
@@ -123,8 +131,19 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self
         """
         del y
-        samples = distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
-        self._fit_from_scratch(samples)
+        team, interrupts = team_of(self.comm), Interrupts()
+        if team is None:
+            samples = distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
+            self._fit_from_scratch(samples)
+            return self
+        with interrupts.held(), failing_together(team):
+            sums = Sums(team)
+            samples = sums.agree(
+                lambda: distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
+            )
+            fixed = {k: v for k, v in self.get_params().items() if k not in LOCAL_PARAMETERS}
+            check_same(sums, {k: _content(v) for k, v in fixed.items()})
+            self._fit_from_scratch(shared_samples(samples, sums), team, interrupts)
         return self
 
     def partial_fit(self, X: Array, y: object = None, sample_weight: Array | None = None) -> Self:
@@ -150,6 +169,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self
         """
         del y
+        if team_of(self.comm) is not None:
+            msg = "comm was given, which partial_fit does not support: expected None, or fit"
+            raise ValueError(msg)
         first = not hasattr(self, "components_")
         samples = distinct_samples(self._validated(X, "partial_fit", reset=first), sample_weight)
         if first:
@@ -187,7 +209,13 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             )
             raise ValueError(msg)
 
-    def _fit_from_scratch(self, samples: Samples) -> None:
+    def _fit_from_scratch(
+        self,
+        samples: Samples,
+        team: Communicator | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        sums = Sums(team)
         self._first_parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
@@ -198,8 +226,9 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.loss_ = transport_loss(
             self.cost, self.eps, self.lam, self._grid_shape, samples, debias=self.debias
         )
-        spec = self._problem(samples)
+        spec = self._problem(samples, team, interrupted)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        seed = int(sums.from_rank(np.asarray([float(seed)]), 0)[0])
         result = fit_all(
             spec,
             init=self.init,
@@ -207,17 +236,22 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             max_iter=self.max_iter,
             tol=self.tol,
             rng=np.random.default_rng(seed),
-            progress=bool(self.verbose),
+            progress=bool(self.verbose) and sums.leads,
         )
-        if not result.converged:
+        if not result.converged and sums.leads:
             warnings.warn(
                 f"{type(self).__name__}: {result.message}", ConvergenceWarning, stacklevel=3
             )
-        self._set_fitted(samples, with_unit_components(spec, result.blocks), 1.0)
+        self._set_fitted(samples, with_unit_components(spec, result.blocks), 1.0, team)
         self.n_iter_ = result.n_iter
         self.n_samples_seen_ = samples.total
 
-    def _problem(self, samples: Samples) -> Specification:
+    def _problem(
+        self,
+        samples: Samples,
+        team: Communicator | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Specification:
         """The problem for these samples, with checked parameters."""
         positive_integer("n_init", self.n_init)
         positive_integer("max_iter", self.max_iter)
@@ -234,13 +268,25 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             self.loss_,
             positive_number("rho_coefs", self.rho_coefs),
             positive_number("rho_atoms", self.rho_atoms),
+            team,
+            interrupted,
         )
 
-    def _set_fitted(self, samples: Samples, blocks: list[Array], share: float) -> None:
+    def _set_fitted(
+        self,
+        samples: Samples,
+        blocks: list[Array],
+        share: float,
+        team: Communicator | None = None,
+    ) -> None:
         """Set the fitted attributes; ``share`` is the weight of the blocks in the running mean."""
         xp = array_namespace(samples.data)
         model = xp.matmul(blocks[0], self._components_of(blocks).mT)
-        self.reconstruction_err_ = self._excess(samples, model)
+        excess, n, sums = self._excess(samples, model), samples.data.shape[0], Sums(team)
+        if sums.shared:
+            total, count = sums.numbers(excess * n, n)
+            excess = total / count
+        self.reconstruction_err_ = excess
         mean = self._last = blocks[1:]
         if share < 1:
             mean = [
@@ -482,3 +528,11 @@ def _same(a: Any, b: Any) -> bool:
         xp = array_namespace(x)
         return xp is array_namespace(y) and x.shape == y.shape and bool(xp.all(x == y))
     return type(a) is type(b) and bool(a == b)
+
+
+def _content(value: object) -> object:
+    """A parameter in a form that can be compared between processes."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(is_array_api_obj(part) for part in parts):
+        return b"".join(to_host(part).tobytes() for part in parts)
+    return repr(value)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
 from wtfarray._fit.specification import Kind
@@ -68,6 +69,9 @@ class WassersteinNMF(WassersteinDecomposition):
         Seed of the initialisation.
     verbose : bool, default False
         Show a progress bar in `fit`, `partial_fit`, `transform` and `score` (needs tqdm).
+    comm : Communicator, optional
+        A team of processes, of `wtfarray.distributed`, whose samples are fitted together by `fit`;
+        each passes its own, at least one. `partial_fit` does not support it.
 
     Attributes
     ----------
@@ -115,6 +119,7 @@ class WassersteinNMF(WassersteinDecomposition):
         tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
+        comm: Communicator | None = None,
     ) -> None:
         super().__init__(
             n_components,
@@ -130,6 +135,7 @@ class WassersteinNMF(WassersteinDecomposition):
             tol=tol,
             random_state=random_state,
             verbose=verbose,
+            comm=comm,
         )
         self.grid_shape = grid_shape
 
@@ -154,7 +160,7 @@ class WassersteinCP(WassersteinDecomposition):
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
     eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
-    verbose
+    verbose, comm
         As for `WassersteinNMF`.
 
     Attributes
@@ -198,7 +204,7 @@ class WassersteinTucker(WassersteinDecomposition):
     cost
         As for `WassersteinCP`.
     eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
-    verbose
+    verbose, comm
         As for `WassersteinNMF`, but ``lam`` must be finite.
 
     Attributes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.options import SolverOptions
@@ -34,6 +35,8 @@ def mean_problem(
     loss: Wasserstein,
     rho_coefs: float,
     rho_atoms: float,
+    comm: Communicator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Specification:
     """
     The factorisation problem whose objective is a mean over samples.
@@ -58,7 +61,10 @@ def mean_problem(
         fixed=(),
         sample_weight=samples.weights,
         mask=samples.mask,
+        comm=comm,
+        interrupted=interrupted,
     )
+    n = spec.shards.total(n)
     first = rho_coefs if samples.weights is None else rho_coefs * samples.weights[:, None]
     # The core has one slice per column of the sample factor.
     counts = [shape[1] for shape in spec.shapes[1:modes]]

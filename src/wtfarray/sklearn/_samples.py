@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
 
@@ -28,6 +29,22 @@ class Samples:
     """The sum of the original weights."""
     mask: Array | None = None
     """(n, ...) bool: True where the data were observed, 0 elsewhere; None if everywhere."""
+
+
+def shared_samples(samples: Samples, sums: Sums) -> Samples:
+    """The samples of one process of several: weights of mean one over all, masks on all or none."""
+    if not sums.shared:
+        return samples
+    xp, n = array_namespace(samples.data), samples.data.shape[0]
+    total, count = sums.numbers(samples.total, n)
+    ones = xp.ones((n,), dtype=samples.data.dtype, device=device_of(samples.data))
+    weights = ones if samples.weights is None else samples.weights
+    weights = weights * ((samples.total / n) / (total / count))
+    mask = samples.mask
+    if sums.any(mask is not None) and mask is None:
+        mask = samples.data >= 0
+    even = sums.all(samples.weights is None and samples.total * count == total * n)
+    return Samples(samples.data, None if even else weights, total, mask)
 
 
 def observed_samples(X: Array) -> tuple[Array, Array | None]:
