@@ -24,7 +24,9 @@ class TestRecognition:
     def test_files_of_other_packages_are_stored(self, package, tmp_path):
         library = pytest.importorskip(package)
         if package == "zarr":
-            stored = library.open(tmp_path / "x.zarr", "w", shape=VALUES.shape, dtype="f8")
+            stored = library.open(
+                str(tmp_path / "x.zarr"), mode="w", shape=VALUES.shape, dtype="f8"
+            )
             stored[:] = VALUES
             assert is_stored(stored)
             np.testing.assert_array_equal(StoredData(stored).read(slice(2, 4)), VALUES[2:4])
