@@ -79,7 +79,9 @@ def compare_bumps(arguments: argparse.Namespace) -> None:
         emd, ratio, _, _, error, seconds = np.mean(rows, axis=0)
         low, high = np.min(rows, axis=0)[2], np.max(rows, axis=0)[3]
         found = f"{ratio:6.2f} ({low:.2f} to {high:.2f})"
-        print(f"{name:10s} {eps:5.2f} {emd:8.5f} {found:>23s} {error:9.4f} {seconds:6.2f}")
+        print(
+            f"{name:10s} {eps:5.2f} {emd:8.5f} {found:>23s} {error:9.4f} {seconds:6.2f}", flush=True
+        )
 
 
 def compare_images(arguments: argparse.Namespace) -> None:

@@ -143,6 +143,23 @@ def parameters() -> None:
     )
 
 
+def losses() -> None:
+    """The same fit with the plain and with the debiased loss."""
+    X, cost = histograms(), wtf.grid_cost(BINS)
+    compare(
+        "losses",
+        (
+            (
+                f"{'debiased' if debias else 'plain'}, eps = {eps:g}",
+                wtf.nmf(
+                    X, 3, wtf.Wasserstein(cost, eps, 10.0, debias=debias), rho=1e-3, rng=0, tol=1e-5
+                ),
+            )
+            for eps, debias in ((5e-2, False), (1e-2, False), (5e-2, True))
+        ),
+    )
+
+
 def ranks() -> None:
     """The criteria of a rank scan, and the atoms of three ranks."""
     scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(eps=4e-2), held_out=3)
@@ -183,6 +200,6 @@ def layers() -> None:
 
 
 if __name__ == "__main__":
-    for step in (gallery, parameters, ranks, layers):
+    for step in (gallery, parameters, losses, ranks, layers):
         if len(sys.argv) < 2 or step.__name__ in sys.argv[1:]:
             step()

@@ -63,7 +63,9 @@ def fit_faces(
     data = convert(X, arguments.backend)
     modes = 2 if "NMF" in method else 3
     if method.startswith("W"):
-        loss: wtf.Loss = wtf.Wasserstein(wtf.grid_cost(SIDE, SIDE), eps=EPS, lam=LAM)
+        costs, debias = wtf.grid_cost(SIDE, SIDE), arguments.debias
+        eps = EPS if arguments.eps is None else arguments.eps
+        loss: wtf.Loss = wtf.Wasserstein(costs, eps=eps, lam=LAM, debias=debias)
         options = {
             "rho": 0.005 / rank,
             "tol": arguments.tol,
@@ -333,6 +335,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--tol", type=float, default=1e-4, help="of the Wasserstein fits")
     parser.add_argument("--max-iter", type=int, default=300)
+    parser.add_argument("--eps", type=float, help=f"of the Wasserstein losses; {EPS} by default")
+    parser.add_argument("--debias", action="store_true", help="debiased Wasserstein losses")
     parser.add_argument("--init", choices=("kl", "nnsvd", "random"), default="kl")
     parser.add_argument("--sweeps", type=int, default=1, help="of the paper's code")
     arguments = parser.parse_args()

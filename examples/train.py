@@ -5,6 +5,9 @@ The network reads two numbers and answers with a place, at which a bump is drawn
 that bump with the true one. Bumps that do not overlap are equally wrong to the squared error,
 wherever they are, and it gives no direction. The Wasserstein loss sees how far the mass has to go.
 Run with ``python examples/train.py``; the picture goes to ``docs/_static/train.png``.
+
+With ``--shapes`` the network also answers with the width of the bump, and the losses are the plain
+and the debiased Wasserstein loss: the plain one is least at bumps that are blurred.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ mpl.use("Agg")
 BINS, TRAINED, TESTED, STEPS, STARTS = 64, 32, 128, 80, 3
 WIDTH = 0.015
 """Standard deviation of a bump, on a line of length 1."""
+SHAPE_STEPS, SHAPE_EPS, SHAPE_WIDTH, WIDEST = 150, 0.05, 0.04, 0.2
+"""If the networks also answer with the width of the bump, up to the widest."""
 # Okabe and Ito's colours can be told apart by colour-blind readers.
 COLOURS = {"Wasserstein": "#0072B2", "squared error": "#D55E00"}
 FIGURE = Path(__file__).parent.parent / "docs" / "_static" / "train.png"
@@ -37,9 +42,10 @@ LINE = torch.linspace(0, 1, BINS)
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def bumps_at(places: torch.Tensor) -> torch.Tensor:
+def bumps_at(places: torch.Tensor, widths: torch.Tensor | None = None) -> torch.Tensor:
     """Histograms (n, BINS) of mass one."""
-    bumps = torch.exp(-0.5 * ((LINE - places[:, None]) / WIDTH) ** 2)
+    width = WIDTH if widths is None else widths[:, None]
+    bumps = torch.exp(-0.5 * ((LINE - places[:, None]) / width) ** 2)
     return bumps / bumps.sum(dim=1, keepdim=True)
 
 
@@ -87,6 +93,65 @@ def train(name: str, loss: Loss, seed: int) -> Trained:
     return Trained(truth, answers, errors, time.perf_counter() - begin)
 
 
+def train_shapes(loss: wtf.Wasserstein, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Test histograms, and those of a network that answers with a place and a width."""
+    rng = np.random.default_rng(seed)
+    inputs, places = draw_data(TRAINED, rng)
+    test_inputs, truth = draw_data(TESTED, rng)
+    torch.manual_seed(seed)
+    network = torch.nn.Sequential(
+        *(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2), torch.nn.Sigmoid())
+    )
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-2)
+    target, potential = bumps_at(places, SHAPE_WIDTH + 0.0 * places), None
+    name = "debiased" if loss.debias else "plain"
+    for _ in tqdm(range(SHAPE_STEPS), desc=f"{name:<8}, start {seed + 1} of {STARTS}"):
+        optimiser.zero_grad()
+        place, width = network(inputs).T
+        value, potential = wasserstein_loss(
+            *(target, bumps_at(place, WIDEST * width), loss),
+            reduction="mean",
+            potential=potential,
+            return_potential=True,
+        )
+        value.backward()
+        optimiser.step()
+    with torch.no_grad():
+        place, width = network(test_inputs).T
+        return bumps_at(truth, SHAPE_WIDTH + 0.0 * truth), bumps_at(place, WIDEST * width)
+
+
+def spread_of(histograms: torch.Tensor) -> torch.Tensor:
+    """Standard deviations of histograms, (n,)."""
+    mean = histograms @ LINE
+    return (histograms * (LINE - mean[:, None]) ** 2).sum(dim=1).sqrt()
+
+
+def compare_shapes(out: Path) -> None:
+    """Print and draw what the plain and the debiased loss make of the same network."""
+    mpl.rcParams.update({"font.size": 9, "axes.titlesize": 9})
+    figure = Figure(figsize=(8, 2.6), dpi=150, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    rows = []
+    for ax, debias in zip(panels, (False, True), strict=True):
+        loss = wtf.Wasserstein(wtf.grid_cost(BINS), eps=SHAPE_EPS, debias=debias)
+        name = "debiased" if debias else "plain"
+        answers = [train_shapes(loss, seed) for seed in range(STARTS)]
+        ratios = [float((spread_of(found) / spread_of(truth)).median()) for truth, found in answers]
+        errors = [float((found - truth).abs().sum(dim=1).mean()) for truth, found in answers]
+        rows.append(f"{name:<10}{np.mean(ratios):>14.2f}{np.mean(errors):>16.3f}")
+        truth, found = answers[0]
+        for k, colour in enumerate(("#0072B2", "#D55E00", "#009E73")):
+            ax.plot(LINE, truth[k], ":", color=colour)
+            ax.plot(LINE, found[k], color=colour)
+        ax.set_title(f"{name} loss, eps = {SHAPE_EPS}; dotted: truth", loc="left")
+        ax.spines[["top", "right"]].set_visible(False)
+    print(f"\n{'loss':<10}{'width / true':>14}{'sum of |error|':>16}", *rows, sep="\n")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out)
+    print(f"\nFigure: {out}")
+
+
 def draw(results: dict[str, list[Trained]]) -> Figure:
     """What the networks answer, and how their errors fell."""
     mpl.rcParams.update({"font.size": 9, "axes.titlesize": 9})
@@ -114,8 +179,13 @@ def draw(results: dict[str, list[Trained]]) -> Figure:
 def main() -> None:
     """Train, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--out", type=Path, default=FIGURE, help="where the picture goes")
-    out = parser.parse_args().out
+    parser.add_argument("--out", type=Path, help="where the picture goes")
+    parser.add_argument("--shapes", action="store_true", help="plain against debiased loss")
+    arguments = parser.parse_args()
+    if arguments.shapes:
+        compare_shapes(arguments.out or FIGURE.with_name("train_shapes.png"))
+        return
+    out = arguments.out or FIGURE
 
     transport = wtf.Wasserstein(wtf.grid_cost(BINS), eps=0.05)
     losses: dict[str, Loss] = {
