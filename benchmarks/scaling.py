@@ -4,6 +4,7 @@ Strong and weak scaling of one fit over MPI processes of one thread each.
     python benchmarks/scaling.py                      # both problems, 1 and 2 processes
     python benchmarks/scaling.py --ranks 1 2 4 8 --problem images
     python benchmarks/scaling.py --quick              # small, to see that it runs
+    python benchmarks/scaling.py --equal              # rounding of the first ten steps
 
 Strong: the same samples on more processes. Weak: as many samples more as processes. The efficiency
 is the time of one process, divided by that of several and, if strong, by their number. The machine
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import wtfarray as wtf
-from wtfarray.distributed import mpi
+from wtfarray.distributed import mpi, run_threads
 
 SAMPLES = {"images": 800, "histograms": 2000}
 STEPS = 10
@@ -103,6 +104,33 @@ def work(problem: str, samples: int) -> None:
         print(json.dumps(dict(zip(names, mean.tolist(), strict=True))))
 
 
+def print_rounding() -> None:
+    """Two processes, as threads, beside one, and beside one with X changed in the last bits."""
+    rng = np.random.default_rng(0)
+    X = rng.dirichlet(np.full(256, 0.3), 200).reshape(200, 16, 16)
+    loss = wtf.Wasserstein(wtf.grid_cost(16, 16), eps=0.02, lam=10.0)
+
+    def steps(mine: np.ndarray, comm: Any = None) -> np.ndarray:
+        found: list[float] = []
+
+        def keep(state: wtf.FitState) -> bool:
+            found.append(state.objective)
+            return len(found) == 10
+
+        wtf.nmf(mine, 5, loss, rng=0, comm=comm, callback=keep)
+        return np.asarray(found)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = steps(X)
+        changed = steps(X * (1.0 + 1e-16 * rng.choice([-1.0, 0.0, 1.0, 2.0], X.shape)))
+        team, _ = run_threads(lambda comm: steps(np.split(X, [7])[comm.rank], comm), 2)
+    print("| step | X changed by 1e-16 | two processes |")
+    print("| --- | --- | --- |")
+    for n in range(10):
+        print(f"| {n + 1} | {abs(changed[n] / one[n] - 1):.0e} | {abs(team[n] / one[n] - 1):.0e} |")
+
+
 def launched(ranks: int, problem: str, samples: int) -> dict[str, float]:
     """What a fit of so many processes measured."""
     folder = Path(sys.executable).parent
@@ -124,8 +152,12 @@ def main() -> None:
     parser.add_argument("--problem", choices=sorted(SAMPLES), action="append")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--equal", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.equal:
+        print_rounding()
+        return
     if options.work:
         work(options.problem[0], options.samples)
         return
