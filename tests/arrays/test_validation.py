@@ -85,6 +85,16 @@ class TestAsFloating:
 
 
 class TestAsNonnegative:
+    def test_negative_noise_is_described(self, xp, array):
+        X = array([[1.0, -0.02, 4.0], [-0.01, 2.0, 0.0]])
+        expected = (
+            r"X is -0.02 at index \(0, 1\) and at 1 more places: expected non-negative values; "
+            r"2 of 6 entries are negative, down to -0.02 \(0.005 of the largest entry\): "
+            r"small negative noise is usually set to 0"
+        )
+        with pytest.raises(ValueError, match=expected):
+            as_nonnegative("X", X, xp)
+
     def test_zeros_and_positive_numbers_pass(self, xp, array):
         x = array([[0.0, 2.0], [0.0, 0.0]])
         assert_close(as_nonnegative("X", x, xp), x, rtol=0)
