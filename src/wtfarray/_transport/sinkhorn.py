@@ -111,8 +111,9 @@ def sinkhorn_step(
     damping, live, g = problem.damping, target.live, state.ahead
     masked = target.masked(problem, g)
     marginal, logs, offset = problem.marginal(masked, safe=safe, masked=live is not None)
-    scaled_Y, shift = target.Y, 0.0 * problem.mass
-    if not problem.conserves_mass:
+    if problem.conserves_mass:
+        scaled_Y, shift = target.Y, 0.0 * problem.mass
+    else:
         if problem.relaxes_data:
             shift, scaled_Y, q = relaxed_translation(problem, g, marginal.q, target.Y, live)
             marginal = replace(marginal, q=q)
@@ -131,8 +132,9 @@ def sinkhorn_step(
         rest = xp.where(live, rest, -g)
     gradient = scaled_Y - marginal.q
     size = per_sample(xp.abs(gradient))
-    worse = ~(size <= GROWTH * state.size)
-    reliable = state.known & ~worse
+    better = size <= GROWTH * state.size
+    worse = ~better
+    reliable = state.known & better
     known = size >= 0
     if marginal.lost is not None:
         known = ~marginal.lost
@@ -178,11 +180,10 @@ def summary(point: Iterate, weights: Array | None) -> Array:
     xp = array_namespace(point.g)
     error = point.decrement if weights is None else point.decrement * weights
     lost = point.marginal.lost
-    flags = [point.worse if lost is None else lost, point.worse]
-    flags = [xp.astype(flag, error.dtype) for flag in flags]
-    if lost is None:
-        flags[0] = 0.0 * error
-    return xp.sum(xp.stack([error, point.size, *flags]), axis=1)
+    worse = xp.astype(point.worse, error.dtype)
+    # None lost digits if that is impossible.
+    losses = 0.0 * error if lost is None else xp.astype(lost, error.dtype)
+    return xp.sum(xp.stack([error, point.size, losses, worse]), axis=1)
 
 
 class Totals(NamedTuple):
