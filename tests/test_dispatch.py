@@ -34,6 +34,11 @@ CASES = [
     ("prefers_newton", (256, 8.01, 1.0), {"balanced": True}, True),
     ("prefers_newton", (257, 1e9, 1.0), {"balanced": True}, False),
     ("newton_batch", (64,), {}, 8),
+    ("band_blocks", (640, 10), {}, 10),
+    ("band_blocks", (640, 128), {}, 5),
+    ("band_blocks", (63, 3), {}, 1),
+    ("most_work", (2**10,), {}, 36_000),
+    ("most_work", (2**10 + 1,), {}, math.inf),
     ("straggler_batch", (1, 60), {"compiles": False}, 1),
     ("straggler_batch", (33, 60), {"compiles": False}, 64),
     ("straggler_batch", (3, 60), {"compiles": True}, 64),  # 35 samples have 2^11 entries
@@ -131,6 +136,9 @@ def test_every_function_has_cases():
 FIELDS = [
     ("newton", (NewtonRule(8, 0.5),), "prefers_newton", (8, 1.0, 1.0), {"balanced": False}, True),
     ("newton", (), "prefers_newton", (8, 1e9, 1.0), {"balanced": False}, False),
+    ("band_rows", 32, "band_blocks", (640, 10), {}, 20),
+    ("small_entries", 10, "most_work", (11,), {}, math.inf),
+    ("small_work", 7, "most_work", (11,), {}, 7),
     (
         *("newton_balanced", (NewtonRule(9, 99.0),)),
         *("prefers_newton", (9, 9.0, 1.0), {"balanced": True}, False),
