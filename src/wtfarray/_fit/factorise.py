@@ -243,7 +243,7 @@ def _run(
         X,
         rank,
         loss,
-        rho=given.get("rho", 1e-2),
+        rho=given.get("rho"),
         constraints=given.get("constraints"),
         weights=weights,
         fixed=given.get("fixed", ()),

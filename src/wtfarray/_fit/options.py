@@ -35,7 +35,7 @@ ONLINE_TOL = 1e-2
 class FitOptions(TypedDict, total=False):
     """Keywords of `cp`, `tucker` and `nmf`; documented in `cp`."""
 
-    rho: float | Sequence[float]
+    rho: float | Sequence[float] | None
     constraints: Sequence[Constraint] | None
     fixed: Sequence[int]
     init: object

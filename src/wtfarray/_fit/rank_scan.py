@@ -53,7 +53,7 @@ from wtfarray._models.models import atoms_of
 class ScanOptions(TypedDict, total=False):
     """Keywords of `rank_scan` that are passed to every fit; documented in `cp`."""
 
-    rho: float | Sequence[float]
+    rho: float | Sequence[float] | None
     constraints: Sequence[Constraint] | None
     solver: Literal["envelope", "dual"]
     tol: float

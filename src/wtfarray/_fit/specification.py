@@ -33,6 +33,7 @@ from wtfarray._arrays.validation import (
     positive_number,
 )
 from wtfarray._fit.team import check_same, counts_of, loss_content, refuse_total
+from wtfarray._fit.default_rho import default_rho
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
@@ -122,7 +123,7 @@ def specify(
     rank: int | Sequence[int],
     loss: Loss,
     *,
-    rho: float | Sequence[float],
+    rho: float | Sequence[float] | None,
     constraints: Sequence[Constraint] | None,
     weights: Weights,
     fixed: Sequence[int],
@@ -209,7 +210,7 @@ def _specified(
     X: Array,
     rank: int | Sequence[int],
     loss: Loss,
-    rho: float | Sequence[float],
+    rho: float | Sequence[float] | None,
     constraints: Sequence[Constraint] | None,
     weights: Weights,
     fixed: Sequence[int],
@@ -262,6 +263,10 @@ def _specified(
     if len(fixed_modes) == len(shapes):
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
         raise ValueError(msg)
+    if rho is None:
+        weights_of_entropies = default_rho(losses_of(loss), X, shapes, chosen, shards)
+    else:
+        weights_of_entropies = _rho(rho, len(sizes), len(shapes))
     return Specification(
         kind=kind,
         X=X,
@@ -269,7 +274,7 @@ def _specified(
         model=model,
         shapes=tuple(shapes),
         constraints=chosen,
-        rho=_rho(rho, len(sizes), len(shapes)),
+        rho=weights_of_entropies,
         free=tuple(k for k in range(len(shapes)) if k not in fixed_modes),
         sample_weight=sample_weight,
         mask=mask,

@@ -1,0 +1,72 @@
+"""The default weights of the entropies, in proportion to the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.shards import Shards
+from wtfarray._arrays.typing import Array
+from wtfarray._losses.frobenius import Frobenius
+from wtfarray._losses.protocol import Loss
+from wtfarray._losses.wasserstein import Wasserstein
+from wtfarray._models.entropy import Constraint
+
+ENTROPY_SHARE = 1e-5
+"""
+A nat of entropy per unit of mass of a block is worth this share of the scale of the loss.
+
+On trilinear data with 1 % of noise, concentrations fitted with the squared error are as accurate
+as those of hierarchical least squares, which has no entropy; a share of 1e-4 adds a fifth to their
+error, 1e-3 quadruples it.
+"""
+
+
+def default_rho(
+    losses: Sequence[Loss],
+    X: Array,
+    shapes: Sequence[tuple[int, ...]],
+    constraints: Sequence[Constraint],
+    shards: Shards,
+) -> tuple[float, ...]:
+    """
+    One weight per block, ``ENTROPY_SHARE * scale of the loss / mass of the block``.
+
+    The scale of the loss grows with the data as the loss itself does, and the mass of a block, the
+    sum of its entries, as its entropy does. The factors therefore do not depend on the unit of X
+    nor on the number of samples that repeat them.
+
+    Parameters
+    ----------
+    losses : sequence of Loss
+        The summands of the loss.
+    X : array
+        The data; 0 where they are missing.
+    shapes, constraints
+        Of each block.
+    shards : Shards
+        Which samples other processes hold.
+    """
+    xp = array_namespace(X)
+    mass, squares = shards.sums.numbers(float(xp.sum(X)), float(xp.sum(X * X)))
+    total = sum(_scale(loss, mass, squares) for loss in losses)
+    (samples,) = shards.sums.numbers(float(shapes[0][0]))
+    rows = [samples, *(float(shape[0]) for shape in shapes[1:])]
+    masses = {"all": 1.0, None: mass}
+    sizes = [
+        {**masses, "rows": n, "columns": float(shape[-1])}[constraint]
+        for n, shape, constraint in zip(rows, shapes, constraints, strict=True)
+    ]
+    return tuple(ENTROPY_SHARE * total / size for size in sizes)
+
+
+def _scale(loss: Loss, mass: float, squares: float) -> float:
+    """The loss of data of this mass and sum of squares, if the model explained nothing."""
+    if isinstance(loss, Wasserstein):
+        # Moving all mass over the mean distance, or creating it if that costs less.
+        cost = min(loss.mean_cost(), loss.lam)
+        return mass * (cost if 0 < cost < math.inf else loss.eps)
+    if isinstance(loss, Frobenius):
+        return 0.5 * squares
+    return mass  # of Kullback-Leibler divergences, and of losses whose scale is not known
