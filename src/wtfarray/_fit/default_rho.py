@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import Shards
+from wtfarray._arrays.stored import chunks_of
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.protocol import Loss
@@ -21,17 +22,21 @@ On trilinear data with 1 % of noise, concentrations fitted with the squared erro
 as those of hierarchical least squares, which has no entropy; a share of 1e-4 adds a fifth to their
 error, 1e-3 quadruples it.
 """
+DUAL_SHARE = 1e-3
+"""The same for solver="dual", whose blocks are softmaxes of the dual variable divided by rho."""
 
 
 def default_rho(
     losses: Sequence[Loss],
     X: Array,
+    mass: float,
     shapes: Sequence[tuple[int, ...]],
     constraints: Sequence[Constraint],
     shards: Shards,
+    share: float = ENTROPY_SHARE,
 ) -> tuple[float, ...]:
     """
-    One weight per block, ``ENTROPY_SHARE * scale of the loss / mass of the block``.
+    One weight per block, ``share * scale of the loss / mass of the block``.
 
     The scale of the loss grows with the data as the loss itself does, and the mass of a block, the
     sum of its entries, as its entropy does. The factors therefore do not depend on the unit of X
@@ -43,14 +48,16 @@ def default_rho(
         The summands of the loss.
     X : array
         The data; 0 where they are missing.
+    mass : float
+        Their sum.
     shapes, constraints
         Of each block.
     shards : Shards
         Which samples other processes hold.
+    share : float
+        `ENTROPY_SHARE` or `DUAL_SHARE`.
     """
-    xp = array_namespace(X)
-    mass, squares = shards.sums.numbers(float(xp.sum(X)), float(xp.sum(X * X)))
-    total = sum(_scale(loss, mass, squares) for loss in losses)
+    total = sum(_scale(loss, X, mass, shards) for loss in losses)
     (samples,) = shards.sums.numbers(float(shapes[0][0]))
     rows = [samples, *(float(shape[0]) for shape in shapes[1:])]
     masses = {"all": 1.0, None: mass}
@@ -58,15 +65,17 @@ def default_rho(
         {**masses, "rows": n, "columns": float(shape[-1])}[constraint]
         for n, shape, constraint in zip(rows, shapes, constraints, strict=True)
     ]
-    return tuple(ENTROPY_SHARE * total / size for size in sizes)
+    return tuple(share * total / size for size in sizes)
 
 
-def _scale(loss: Loss, mass: float, squares: float) -> float:
-    """The loss of data of this mass and sum of squares, if the model explained nothing."""
+def _scale(loss: Loss, X: Array, mass: float, shards: Shards) -> float:
+    """The loss of data if the model explained nothing."""
     if isinstance(loss, Wasserstein):
         # Moving all mass over the mean distance, or creating it if that costs less.
         cost = min(loss.mean_cost(), loss.lam)
         return mass * (cost if 0 < cost < math.inf else loss.eps)
     if isinstance(loss, Frobenius):
-        return 0.5 * squares
+        parts = (part for _, part in chunks_of(X))
+        squares = sum(float(array_namespace(part).sum(part * part)) for part in parts)
+        return 0.5 * shards.sums.numbers(squares)[0]
     return mass  # of Kullback-Leibler divergences, and of losses whose scale is not known

@@ -13,6 +13,7 @@ from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
+from wtfarray._fit.default_rho import DUAL_SHARE, ENTROPY_SHARE
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.result import Factorisation
@@ -50,8 +51,10 @@ def cp(
         otherwise. "learned": non-negative, with the mass of X as their sum. "fixed": all equal,
         with the mass of X as their sum.
     **options
-        rho : float or sequence of float, default 1e-2
+        rho : float or sequence of float, optional
             Weight of the entropy of each factor; the last entry is that of the core or the weights.
+            By default in proportion to the loss, so small that quantities are not biased; see
+            "Choosing eps, lambda, rho and the rank" in the documentation.
         constraints : sequence of {None, "rows", "columns", "all"}
             What sums to one in each factor. By default each column. If the first mode indexes
             samples, the default of the first factor is "rows" if all samples have mass one, and
@@ -253,6 +256,7 @@ def _run(
         interrupted=interrupted,
         chunk=given.get("chunk"),
         scratch=given.get("scratch"),
+        entropy_share=DUAL_SHARE if given.get("solver") == "dual" else ENTROPY_SHARE,
     )
 
     def check() -> tuple[tuple[Axis, ...], int]:

@@ -32,8 +32,8 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
+from wtfarray._fit.default_rho import ENTROPY_SHARE, default_rho
 from wtfarray._fit.team import check_same, counts_of, loss_content, refuse_total
-from wtfarray._fit.default_rho import default_rho
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
@@ -133,6 +133,7 @@ def specify(
     interrupted: Callable[[], bool] = lambda: False,
     chunk: int | None = None,
     scratch: str | PathLike[str] | None = None,
+    entropy_share: float = ENTROPY_SHARE,
 ) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
     sums = Sums(comm)
@@ -168,12 +169,12 @@ def specify(
         mask = X >= 0  # all of this part was observed, but not of the others
     arguments = (kind, X, rank, loss, rho, constraints, weights, fixed, sample_weight, mask)
     if comm is None:
-        return _specified(*arguments, WHOLE, summary)
+        return _specified(*arguments, WHOLE, summary, entropy_share)
     same = {"rank": rank, "rho": rho, "constraints": constraints, "weights": weights}
     check_same(sums, {"The model": kind, **same, "fixed": fixed})
     shards = _shards(comm, X, loss, sample_weight, interrupted)
     try:
-        return _specified(*arguments, shards)
+        return _specified(*arguments, shards, None, entropy_share)
     except Exception as error:  # noqa: BLE001 -- the same on every rank, as the arguments are
         raise AgreedError(error) from None
 
@@ -217,7 +218,8 @@ def _specified(
     sample_weight: Array | None,
     mask: Array | None,
     shards: Shards,
-    summary: Summary | None = None,
+    summary: Summary | None,
+    entropy_share: float,
 ) -> Specification:
     """The problem for checked data."""
     sizes = _mode_sizes(kind, tuple(X.shape))
@@ -264,7 +266,9 @@ def _specified(
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
         raise ValueError(msg)
     if rho is None:
-        weights_of_entropies = default_rho(losses_of(loss), X, shapes, chosen, shards)
+        weights_of_entropies = default_rho(
+            losses_of(loss), X, mass, shapes, chosen, shards, entropy_share
+        )
     else:
         weights_of_entropies = _rho(rho, len(sizes), len(shapes))
     return Specification(

@@ -88,8 +88,10 @@ def _sizes(separator: str) -> Any:
     return read
 
 
-def _numbers(ctx: Any, param: Any, value: str) -> float | tuple[float, ...]:
+def _numbers(ctx: Any, param: Any, value: str | None) -> float | tuple[float, ...] | None:
     """Parse a number, or several numbers separated by commas."""
+    if value is None:
+        return None
     try:
         numbers = tuple(float(part) for part in value.split(","))
     except ValueError:
@@ -165,7 +167,9 @@ def command() -> None:
     help="Cost per unit of mass of the data that is left behind; inf: none is.",
 )
 @click.option("--debias", is_flag=True, help="Without the blur of the smoothing: see the docs.")
-@click.option("--rho", callback=_numbers, default="0.01", help="Weight of the entropies.")
+@click.option(
+    "--rho", callback=_numbers, help="Weight of the entropies; by default small beside the loss."
+)
 @click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
 @click.option("--tol", type=float, default=1e-6, help=TOL_HELP)
 @click.option("--max-iter", type=click.IntRange(min=1), default=300)
