@@ -96,6 +96,7 @@ def fit(arguments: argparse.Namespace) -> None:
             X,
             arguments.rank,
             loss,
+            rho=1e-2,
             init=start,
             chunk=arguments.chunk,
             scratch=arguments.folder,

@@ -56,7 +56,7 @@ def scan_bumps(rank: int, seed: int, n_seeds: int = 2) -> wtf.RankScan:
     """A scan up to two ranks above the planted one."""
     X, ranks = shifted_bumps(rank, seed), range(1, rank + 3)
     loss = wtf.Wasserstein(wtf.grid_cost(X.shape[1]), eps=0.1 / rank, lam=10.0)
-    return wtf.rank_scan(X, ranks, loss, n_seeds=n_seeds)
+    return wtf.rank_scan(X, ranks, loss, rho=1e-2, n_seeds=n_seeds)
 
 
 SCANS: dict[str, Callable[..., wtf.RankScan]] = {

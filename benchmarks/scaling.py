@@ -95,7 +95,7 @@ def work(problem: str, samples: int) -> None:
     clock, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wtf.nmf(X, 10, loss, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
+        wtf.nmf(X, 10, loss, rho=1e-2, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
     seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
     mine = np.asarray([seconds, cpu, timed.waited(), timed.messages, timed.bytes])
     mean = comm.sum(mine) / comm.size

@@ -86,7 +86,7 @@ def gallery() -> None:
     """One figure for each function of `wtfarray.plot`."""
     X = histograms()
     axes = ["sample", wtf.Axis("wavelength", np.linspace(400, 700, BINS), "nm")]
-    fit = wtf.nmf(X, 3, line_loss(), rng=0, axes=axes)
+    fit = wtf.nmf(X, 3, line_loss(), rho=1e-2, rng=0, axes=axes)
     save(plot.atoms(fit).figure, "plot_atoms")
     save(plot.reconstruction(fit, X).figure, "plot_reconstruction")
     save(plot.convergence(fit).figure, "plot_convergence")
@@ -96,7 +96,7 @@ def gallery() -> None:
     fit = wtf.cp(Y, 3, loss, rho=1e-3, rng=0)
     save(plot.atoms(fit).figure, "plot_mosaic")
     save(plot.reconstruction(fit, Y).figure, "plot_rows")
-    save(plot.core(wtf.tucker(Y, (3, 3, 3), loss, rng=0, tol=1e-4)).figure, "plot_core")
+    save(plot.core(wtf.tucker(Y, (3, 3, 3), loss, rho=1e-2, rng=0, tol=1e-4)).figure, "plot_core")
 
 
 def compare(name: str, fits: Iterable[tuple[str, wtf.Factorisation]]) -> None:
@@ -121,7 +121,7 @@ def parameters() -> None:
     compare(
         "choose_eps",
         (
-            (f"eps = {eps:g}", wtf.nmf(X, 3, line_loss(eps=eps), rng=0, tol=1e-4))
+            (f"eps = {eps:g}", wtf.nmf(X, 3, line_loss(eps=eps), rho=1e-2, rng=0, tol=1e-4))
             for eps in (1e-2, 4e-2, 2e-1)
         ),
     )
@@ -137,7 +137,7 @@ def parameters() -> None:
     compare(
         "choose_lam",
         (
-            (f"lam = {lam:g}", wtf.nmf(Z, 3, line_loss(lam=lam), rng=0, tol=1e-4))
+            (f"lam = {lam:g}", wtf.nmf(Z, 3, line_loss(lam=lam), rho=1e-2, rng=0, tol=1e-4))
             for lam in (1e-2, 1e-1, 10.0)
         ),
     )
@@ -162,7 +162,7 @@ def losses() -> None:
 
 def ranks() -> None:
     """The criteria of a rank scan, and the atoms of three ranks."""
-    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(eps=4e-2), held_out=3)
+    scan = wtf.rank_scan(histograms(), range(1, 6), line_loss(eps=4e-2), held_out=3, rho=1e-2)
     sys.stdout.write(f"{scan}\n")
     save(plot.rank_scan(scan).figure, "choose_rank")
     compare("choose_rank_atoms", ((f"rank {r}", scan.fits[r - 1]) for r in (2, 3, 4)))
