@@ -28,6 +28,7 @@ from saved_fits import (
 )
 
 import wtfarray as wtf
+from wtfarray._arrays.sums import ALONE
 from wtfarray._fit import checkpoint, storage
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._optimize.objective import Point
@@ -456,7 +457,9 @@ class TestFile:
     def read(self, checkpoint, array=np.array, dtype="float64"):
         """What the file holds, for an objective whose only block is its point."""
         progress, _, states, *_ = self.state(array, dtype)
-        objective = SimpleNamespace(blocks=lambda x: [x], states=lambda: states)
+        objective = SimpleNamespace(
+            blocks=lambda x: [x], states=lambda: states, sums=ALONE, shared=0
+        )
         return checkpoint.read(objective, progress.current.point.x, 2)
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
