@@ -87,8 +87,9 @@ def coupled(
     **options
         As for `cp`, without ``solver`` and ``axes``: ``rho`` and ``constraints`` have one entry for
         the coefficients and one for the atoms of each data set, in this order, and so does
-        ``init`` if it is given as a list of factors. By default the coefficients of a sample sum to
-        one if all samples have mass one, and are not constrained otherwise.
+        ``init`` if it is given as a list of factors. The default of ``rho`` is 1e-2 here. By
+        default the coefficients of a sample sum to one if all samples have mass one, and are not
+        constrained otherwise.
 
     Returns
     -------
