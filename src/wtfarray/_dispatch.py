@@ -88,8 +88,8 @@ class Thresholds:
     escape_tol: float = 1e-4
     """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
     small_entries: int = 2**10
-    """Up to this size of X the work of a fit is limited: it takes 2 to 3 seconds at most,"""
-    small_work: int = 36_000
+    """Up to this size of X the work of a fit is limited: it takes some 4 seconds at most,"""
+    small_work: int = 60_000
     """namely the time of about so many Sinkhorn iterations of arrays of that size."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""

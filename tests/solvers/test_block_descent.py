@@ -115,9 +115,9 @@ class TestConvergence:
         rank = (2, 2) if model == "tucker" else 2
         if model == "nmf":
             X, loss = np.eye(4, 16), wtf.Wasserstein(wtf.grid_cost(16), 0.05, 1.0)
-        fit = run(model, X, rank, loss, rng=0, solver="dual", max_iter=500)
+        fit = run(model, X, rank, loss, rho=1e-2, rng=0, solver="dual", max_iter=500)
         assert fit.converged
-        again = run(model, X, rank, loss, init=fit)
+        again = run(model, X, rank, loss, rho=1e-2, init=fit)
         assert again.objective >= fit.objective - 5e-3 * abs(fit.objective)
 
 

@@ -53,7 +53,7 @@ class ProxLinearSettings:
     """Largest factor by which a step may change the mass of a sample."""
     small_steps: int = 3
     """Stop after this number of consecutive steps with a decrease below the tolerance."""
-    total_evaluations: int = 20_000
+    total_evaluations: int = 30_000
     """Evaluations of the loss, in all rounds, after which the method gives up."""
     rounds: int = 5
     """Largest number of alternations between prox-linear steps and L-BFGS."""
