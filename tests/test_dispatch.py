@@ -18,6 +18,8 @@ CASES = [
     ("batch_of_chunk", (4096, 2**22, 2**20), {"in_cache": True}, 128),
     ("batch_of_chunk", (4096, 2**22, 0), {"in_cache": False}, 128),
     ("batch_of_chunk", (5, 5000, 0), {"in_cache": True}, 1),
+    ("projected_at_once", (4096,), {}, 128),
+    ("projected_at_once", (5,), {}, 1),
     ("falls_back_to_newton", (64, 4.01, 1.0), {"balanced": False}, True),
     ("falls_back_to_newton", (64, 4.0, 1.0), {"balanced": False}, False),
     ("falls_back_to_newton", (65, 9.0, 1.0), {"balanced": False}, False),

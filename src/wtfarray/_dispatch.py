@@ -191,6 +191,11 @@ def chunk_size(samples: int, entries: int) -> int:
     return max(1, THRESHOLDS.chunk_entries * samples // entries)
 
 
+def projected_at_once(chunk: int) -> int:
+    """Number of samples of a chunk that are projected at once, which takes some 32 arrays each."""
+    return math.ceil(chunk / THRESHOLDS.chunk_batches)
+
+
 def batch_of_chunk(samples: int, entries: int, kernel_entries: int, *, in_cache: bool) -> int:
     """Default number of samples of a chunk that are solved at once; see `batch_size`."""
     size = math.ceil(samples / THRESHOLDS.chunk_batches)

@@ -15,7 +15,7 @@ from fitting import assert_same_factors, objective_of
 from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
-from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, _mass_advice
+from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, mass_advice
 
 SHAPE = (6, 5, 4)
 
@@ -465,10 +465,10 @@ class TestMassOfNewSamples:
     @numpy_only
     def test_range_of_the_atoms_is_named(self):
         atoms = np.asarray([[1.0, 2.0], [0.0, 1.0]])
-        advice = _mass_advice(np.asarray([1.0, 3.0, 7.0, 9.0]), atoms)
+        advice = mass_advice(np.asarray([1.0, 3.0, 7.0, 9.0]), atoms)
         assert "sample 2 of X has mass 7" in advice
         assert "the model has mass 1 to 3" in advice
-        assert _mass_advice(np.asarray([0.0, 0.5, 6.0]), atoms) is None
+        assert mass_advice(np.asarray([0.0, 0.5, 6.0]), atoms) is None
 
 
 @numpy_only

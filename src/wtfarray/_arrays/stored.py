@@ -105,9 +105,13 @@ class StoredData:
         part = as_floating("X", part, common_namespace(X=part))
         return part if self._prepare is None else self._prepare(part)
 
+    def slices(self) -> list[slice]:
+        """The samples of each chunk."""
+        return slices_of(self.samples, self.chunk)
+
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """All samples, chunk by chunk; a thread reads the next chunk meanwhile."""
-        slices = slices_of(self.samples, self.chunk)
+        slices = self.slices()
         if len(slices) == 1:
             yield slices[0], self.read(slices[0])
             return
@@ -130,16 +134,21 @@ class StoredData:
         both = prepare if before is None else lambda part: prepare(before(part))
         return StoredData(self.source, self.chunk, self.scratch, both)
 
+    def masses(self, name: str) -> NDArray[np.float64]:
+        """The mass of each sample, (n,); check as well that data are finite and not negative."""
+        mass = np.empty(self.samples)
+        for rows, part in self.chunks():
+            _check_chunk(name, rows, part)
+            mass[rows] = to_host(per_sample(part))
+            del part
+        return mass
+
     def summary(self, name: str) -> Summary:
         """Check that the data are finite and not negative, in one pass."""
         mass, positive, unit = np.empty(self.samples), 0.0, True
         for rows, part in self.chunks():
             xp = array_namespace(part)
-            try:
-                as_nonnegative(name, part, xp)
-            except ValueError as error:
-                msg = f"{name}[{rows.start}:{rows.stop}]" + str(error).removeprefix(name)
-                raise ValueError(msg) from None
+            _check_chunk(name, rows, part)
             sums = per_sample(part)
             unit = unit and bool(xp.all(xp.abs(sums - 1.0) <= mass_tolerance(part)))
             mass[rows] = to_host(sums)
@@ -147,6 +156,15 @@ class StoredData:
             del part
         _refuse_total(name, float(mass.sum()), *mass_range(self.like), positive=positive > 0)
         return Summary(mass, positive / math.prod(self.shape), unit)
+
+
+def _check_chunk(name: str, rows: slice, part: Array) -> None:
+    """Refuse a chunk with an entry that is negative or not finite."""
+    try:
+        as_nonnegative(name, part, array_namespace(part))
+    except ValueError as error:
+        msg = f"{name}[{rows.start}:{rows.stop}]" + str(error).removeprefix(name)
+        raise ValueError(msg) from None
 
 
 def _refuse_total(name: str, total: float, least: float, most: float, *, positive: bool) -> None:

@@ -113,7 +113,7 @@ def project_samples(
         n_iter=sum(solution.n_iter for solution in found),
         history=history,
         dual=dual,
-        mass_advice=_mass_advice(mass, atoms) if constraint == "rows" and mask is None else None,
+        mass_advice=mass_advice(mass, atoms) if constraint == "rows" and mask is None else None,
     )
 
 
@@ -268,7 +268,7 @@ def _groups_of_similar_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]
     return [np.flatnonzero(level == value) for value in np.unique(level)]
 
 
-def _mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:
+def mass_advice(mass: NDArray[np.float64], atoms: Array) -> str | None:
     """Advice on samples whose mass is far from that of every convex combination of the atoms."""
     possible = to_host(per_sample(atoms.mT))
     low, high = float(possible.min()), float(possible.max())

@@ -22,6 +22,7 @@ from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.scratch import FileArray
+from wtfarray._arrays.stored import StoredData, like
 from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
@@ -35,6 +36,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
+from wtfarray._fit.chunked_projection import is_separable, project_chunks, stored_or_read
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.export import dataset, factor_frame
 from wtfarray._fit.journal import Record
@@ -271,7 +273,8 @@ class Factorisation:
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode; the other modes as in the fitted data.
+            New samples along the first mode; the other modes as in the fitted data. Large sparse
+            matrices and data in files are read in chunks, as by `cp`.
         tol, max_iter, progress, mask, comm
             As for `projection`.
 
@@ -282,7 +285,9 @@ class Factorisation:
         """
         team = team_of(comm)
         with failing_together(team):
-            found, advice = self._project(X, tol, max_iter, mask, team, progress=progress)
+            found, advice = self._project(
+                X, tol, max_iter, mask, team, progress=progress, keeps_dual=False
+            )
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found.factors[0]
@@ -304,7 +309,8 @@ class Factorisation:
         Parameters
         ----------
         X : array (n, ...)
-            New samples along the first mode; the other modes as in the fitted data.
+            New samples along the first mode; the other modes as in the fitted data. Large sparse
+            matrices and data in files are read in chunks, as by `cp`.
         tol : float
             Tolerance on the relative decrease of the objective, at which the solver stops.
         max_iter : int
@@ -351,25 +357,27 @@ class Factorisation:
         team: Communicator | None,
         *,
         progress: bool,
+        keeps_dual: bool = True,
     ) -> tuple[Factorisation, list[str]]:
         """The projection, and the messages of its warnings."""
         sums = Sums(team)
         X, mask, axes = sums.agree(lambda: self._checked(X, mask, shared=sums.shared))
-        xp = array_namespace(X)
+        data = like(X)
         atoms = atoms_of(self.factors, self.core, self.weights)
-        atoms = follow("the fit", atoms, xp, X.dtype, device_of(X))
+        atoms = follow("the fit", atoms, array_namespace(data), data.dtype, device_of(data))
         options: dict[str, Any] = {
             "constraint": self.constraints[0],
             "rho": self.rho[0],
             "tol": positive_number("tol", tol),
             "max_iter": positive_integer("max_iter", max_iter),
             "progress": progress and sums.leads,
-            "mask": mask,
         }
-        if team is None:
-            found = project_samples(X, atoms, self.loss, **options)
+        if isinstance(X, StoredData):
+            found = project_chunks(X, atoms, self.loss, **options, keeps_dual=keeps_dual)
+        elif team is None:
+            found = project_samples(X, atoms, self.loss, **options, mask=mask)
         else:
-            found = project_together(sums, X, atoms, self.loss, **options)
+            found = project_together(sums, X, atoms, self.loss, **options, mask=mask)
         advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
         if not found.converged and sums.leads:
             advice.append(f"project: {found.message}")
@@ -394,10 +402,13 @@ class Factorisation:
         self, X: Array, mask: Array | None, *, shared: bool
     ) -> tuple[Array, Array | None, tuple[Axis, ...]]:
         """New samples, what was observed of them, and their labels."""
-        X, labels = without_labels("X", X)
-        xp = common_namespace(X=X)
-        mask = as_mask("mask", without_labels("mask", mask)[0], X)
-        X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
+        X, labels = without_labels("X", X, in_chunks=True)
+        alone = mask is None and not shared
+        X = stored_or_read(X, separable=alone and is_separable(self.loss, self.constraints[0]))
+        if not isinstance(X, StoredData):
+            xp = common_namespace(X=X)
+            mask = as_mask("mask", without_labels("mask", mask)[0], X)
+            X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:
             msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
