@@ -45,6 +45,7 @@ from wtfarray.sklearn._fitting import (
 )
 from wtfarray.sklearn._samples import (
     Samples,
+    dense_parts,
     distinct_samples,
     observed_samples,
     rows,
@@ -323,9 +324,17 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             mass that the model gives the whole sample.
         """
         check_is_fitted(self, "components_")
-        X, mask = observed_samples(self._validated(X, "transform", reset=False))
-        X, mass = to_unit_mass(X)
-        return self._coefficients(X, mask) * mass[:, None]
+        X = self._validated(X, "transform", reset=False, may_be_sparse=True)
+        found: list[Array] = []
+        messages: list[str] = []
+        for part in dense_parts(X):
+            samples, mask = observed_samples(as_floating("X", part, common_namespace(X=part)))
+            samples, mass = to_unit_mass(samples)
+            coefficients, unsolved = self._coefficients(samples, mask)
+            found.append(coefficients * mass[:, None])
+            messages = messages or unsolved
+        self._warn_unsolved(messages)
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def fit_transform(
         self, X: Array, y: object = None, sample_weight: Array | None = None
@@ -399,12 +408,20 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         del y
         check_is_fitted(self, "components_")
         samples = distinct_samples(self._validated(X, "score", reset=False), sample_weight)
-        model = self.inverse_transform(self._coefficients(samples.data, samples.mask))
+        coefficients, messages = self._coefficients(samples.data, samples.mask)
+        self._warn_unsolved(messages)
+        model = self.inverse_transform(coefficients)
         return -self._excess(samples, model)
 
-    def _coefficients(self, X: Array, mask: Array | None) -> Array:
+    def _warn_unsolved(self, messages: Sequence[str]) -> None:
+        """Warn the caller of `transform` or `score`."""
+        for message in messages:
+            text = f"{type(self).__name__}: {message}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+
+    def _coefficients(self, X: Array, mask: Array | None) -> tuple[Array, list[str]]:
         """
-        The coefficients of samples of mass one; zero for empty samples.
+        The coefficients of samples of mass one, zero for empty ones; why a solve did not converge.
 
         Those of complete samples sum to one. The mass of a sample with missing entries is not
         known, and its coefficients are free.
@@ -418,6 +435,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         found = [xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))]
         # Row 0 is shared by all empty samples.
         where, n = np.zeros(X.shape[0], dtype=np.int64), 1
+        messages: list[str] = []
         for whole in (True, False):
             group = np.flatnonzero(filled & (complete == whole))
             if not group.size:
@@ -434,12 +452,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 progress=bool(self.verbose),
             )
             if not projected.converged:
-                message = f"{type(self).__name__}: {projected.message}"
-                warnings.warn(message, ConvergenceWarning, stacklevel=4)
+                messages.append(projected.message)
             found.append(projected.coefficients)
             where[group] = np.arange(n, n + group.size)
             n += group.size
-        return rows(xp.concat(found), where)
+        return rows(xp.concat(found), where), messages
 
     def _rows_like(self, X: Array) -> Array:
         """The components, (n_components, bins of a sample), in the dtype of X."""
@@ -465,8 +482,14 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _on_grid(self, X: Array) -> Array:
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))
 
-    def _validated(self, X: Array, method: str, *, reset: bool) -> Array:
-        """The samples as a floating-point array, of their own library if dispatch is enabled."""
+    def _validated(
+        self, X: Array, method: str, *, reset: bool, may_be_sparse: bool = False
+    ) -> Array:
+        """
+        The samples as a floating-point array, of their own library if dispatch is enabled.
+
+        If ``may_be_sparse``, a sparse matrix stays one.
+        """
         if not reset:
             self._check_namespace(X, method)
         X = validate_data(
@@ -479,12 +502,13 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             ensure_all_finite="allow-nan",
             accept_sparse="csr" if self._kind == "nmf" else False,
         )
-        X = to_dense(X) if is_sparse(X) else X
+        if is_sparse(X) and not may_be_sparse:
+            X = to_dense(X)
         if not reset and tuple(X.shape[1:]) != self._sample_shape:
             expected = ", ".join(map(str, self._sample_shape))
             msg = f"X has shape {tuple(X.shape)}: expected (n, {expected})"
             raise ValueError(msg)
-        return as_floating("X", X, common_namespace(X=X))
+        return X if is_sparse(X) else as_floating("X", X, common_namespace(X=X))
 
     def _check_namespace(self, X: Array, method: str) -> None:
         """If dispatch is enabled, refuse arrays with another library or device than the fit."""

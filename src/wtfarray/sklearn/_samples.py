@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +13,12 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
-from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.samples import per_sample, slices_of, spread
+from wtfarray._arrays.sparse import is_sparse, to_dense
 from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
+from wtfarray._dispatch import chunk_size, projected_at_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,16 @@ def shared_samples(samples: Samples, sums: Sums) -> Samples:
         mask = samples.data >= 0
     even = sums.all(samples.weights is None and samples.total * count == total * n)
     return Samples(samples.data, None if even else weights, total, mask)
+
+
+def dense_parts(X: Array) -> Iterator[Array]:
+    """The samples as dense arrays: all at once, of a large sparse matrix some at a time."""
+    if not is_sparse(X):
+        yield X
+        return
+    n, chunk = X.shape[0], chunk_size(X.shape[0], math.prod(X.shape))
+    for part in slices_of(n, n if chunk >= n else projected_at_once(chunk)):
+        yield to_dense(X[part])
 
 
 def observed_samples(X: Array) -> tuple[Array, Array | None]:
