@@ -68,6 +68,46 @@ class TestInnerSolver:
         assert solver.sample_weights is weights
 
 
+def cost_with_outlier(bins, distance):
+    """Costs between points of a unit square, at most 1, and one bin at this cost from all."""
+    points = np.random.default_rng(0).random((bins, 2))
+    cost = 0.5 * np.sum((points[:, None] - points) ** 2, axis=-1)
+    cost[0, 1:] = cost[1:, 0] = distance
+    return cost
+
+
+class TestOutliers:
+    @pytest.mark.parametrize(
+        ("bins", "distance", "kind"),
+        [(70, 12.0, Sinkhorn), (70, 17.0, Newton), (64, 12.0, Newton)],
+    )
+    def test_one_distant_bin_of_many_is_left_to_sinkhorn(self, array, bins, distance, kind):
+        X = array(np.ones((2, bins)))
+        problem = wtf.Wasserstein(cost_with_outlier(bins, distance), eps=1.0).bind(X)
+        assert isinstance(inner_solver(problem, 0.0 * X), kind)
+
+    def test_grid_is_not(self, array):
+        """Two bins 9 eps apart, times a fine axis: the median is that of the coarse axis."""
+        X = array(np.ones((2, 2, 35)))
+        costs = wtf.grid_cost(2, 35, scale=None, spacing=(3.0, 0.01))
+        problem = wtf.Wasserstein(costs, eps=1.0).bind(X)
+        assert isinstance(inner_solver(problem, 0.0 * X), Newton)
+
+    @pytest.mark.parametrize("surplus", [0.3, 0.01])
+    def test_much_mass_in_the_outlier_converges(self, array, surplus):
+        """The excess leaves the outlier at a cost of 14 eps."""
+        rng = np.random.default_rng(1)
+        X, Y = (
+            np.hstack([np.full((4, 1), mass), (1.0 - mass) * rng.dirichlet(np.full(69, 0.3), 4)])
+            for mass in (0.5, 0.5 - surplus)
+        )
+        loss = wtf.Wasserstein(cost_with_outlier(70, 14.0), eps=1.0)
+        result = wtf.wasserstein(array(X), array(Y), loss)
+        assert result.converged
+        exact = exact_values(X, Y, loss.costs[0], 1.0, math.inf)
+        assert float(result.value) == pytest.approx(float(np.sum(exact)), rel=1e-6)
+
+
 class TestSolveToGap:
     @pytest.mark.parametrize("eps", [0.01, 0.2], ids=["Newton", "Sinkhorn"])
     @pytest.mark.parametrize("lam", LAMS)

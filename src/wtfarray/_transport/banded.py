@@ -96,6 +96,10 @@ class BandedCost:
         """The cost from a bin to its neighbour."""
         return float(self.steps[1]) if self.reach else 0.0
 
+    def typical_spacing(self) -> float:
+        """The same: the axis is regular."""
+        return self.spacing()
+
     def components(self) -> Labels:
         """The connected components of the bins: all bins, or each bin on its own."""
         labels = np.arange(self.bins) * (self.reach == 0)

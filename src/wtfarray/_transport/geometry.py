@@ -48,6 +48,9 @@ class Geometry(Protocol):
     def spacing(self) -> float:
         """The largest cost from a bin to its nearest neighbour."""
 
+    def typical_spacing(self) -> float:
+        """The median, over bins, of the cost to the nearest neighbour: `spacing` on a grid."""
+
     def components(self) -> Labels:
         """The connected components of the bins."""
 
@@ -144,10 +147,21 @@ class DenseGeometry:
 
     def spacing(self) -> float:
         """The largest cost from a bin to its nearest neighbour."""
+        return float(self._nearest().max(initial=0.0))
+
+    def typical_spacing(self) -> float:
+        """The median of the costs from a bin to its nearest neighbour."""
+        nearest = np.sort(self._nearest())
+        # Of an even number the larger of both, a cost that occurs.
+        return float(nearest[nearest.size // 2]) if nearest.size else 0.0
+
+    def _nearest(self) -> NDArray[Any]:
+        """The finite costs from a bin to its nearest neighbour."""
         cost = to_host(self.cost)
         others = np.where(np.isfinite(cost) & ~np.eye(len(cost), dtype=bool), cost, math.inf)
         nearest = others.min(axis=1)
-        return float(nearest[np.isfinite(nearest)].max(initial=0.0))
+        finite: NDArray[Any] = nearest[np.isfinite(nearest)]
+        return finite
 
     def components(self) -> Labels:
         """The connected components of the bins, by breadth-first search."""

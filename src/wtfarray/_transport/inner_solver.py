@@ -15,7 +15,11 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import Batch
 from wtfarray._arrays.sums import ALONE
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import falls_back_to_newton, prefers_newton
+from wtfarray._dispatch import (
+    falls_back_to_newton,
+    leaves_outliers_to_sinkhorn,
+    prefers_newton,
+)
 from wtfarray._transport.iterate import InnerSolver
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.problem import TransportProblem
@@ -37,7 +41,7 @@ def inner_solver(
     ``batch`` is given if other processes solve some of the samples.
     """
     sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
-    if has_distant_bins(problem):
+    if has_distant_bins(problem) and not _has_outliers_only(problem):
         return Newton(problem, g, weights, sums=sums)
     if is_jax_array(g):
         # Imported only if arrays of JAX are used.
@@ -65,6 +69,15 @@ def has_distant_bins(problem: TransportProblem) -> bool:
         return False  # Newton's method is for an exact first marginal
     kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
     return prefers_newton(bins, kernel.spacing(), kernel.eps, balanced=problem.conserves_mass)
+
+
+def _has_outliers_only(problem: TransportProblem) -> bool:
+    """Whether only a few bins are distant, so that Sinkhorn iterations are faster nevertheless."""
+    if not problem.conserves_mass:
+        return False
+    kernel, bins = problem.kernel, math.prod(problem.data.shape[1:])
+    spacings, largest = (kernel.spacing(), kernel.typical_spacing()), kernel.potential_range()
+    return leaves_outliers_to_sinkhorn(bins, *spacings, largest, kernel.eps)
 
 
 def solve_to_gap(

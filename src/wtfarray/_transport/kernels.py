@@ -105,6 +105,10 @@ class GibbsKernel:
         """The largest cost, over bins and axes, from a bin to its nearest neighbour."""
         return max(geometry_of(cost).spacing() for cost in self.costs)
 
+    def typical_spacing(self) -> float:
+        """The same with the median over bins, which a few outliers do not change."""
+        return max(geometry_of(cost).typical_spacing() for cost in self.costs)
+
     def can_reach(self, targets: Array) -> Array:
         """Bins from which some of the ``targets`` can be reached; broadcasts against them."""
         return _any_along(targets, self.axes, all_finite=self.all_finite)
