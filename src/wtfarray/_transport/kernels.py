@@ -103,10 +103,18 @@ class GibbsKernel:
 
     def spacing(self) -> float:
         """The largest cost, over bins and axes, from a bin to its nearest neighbour."""
+        return self._spacing
+
+    @cached_property
+    def _spacing(self) -> float:
         return max(geometry_of(cost).spacing() for cost in self.costs)
 
     def typical_spacing(self) -> float:
         """The same with the median over bins, which a few outliers do not change."""
+        return self._typical_spacing
+
+    @cached_property
+    def _typical_spacing(self) -> float:
         return max(geometry_of(cost).typical_spacing() for cost in self.costs)
 
     def can_reach(self, targets: Array) -> Array:
