@@ -56,6 +56,7 @@ class TestCoreConsistency:
 class TestPlantedRank:
     """The rest of the ten data sets of benchmarks/rank.py takes longer."""
 
+    @pytest.mark.filterwarnings("ignore:rank_scan. cp. stopped after max_iter")
     @pytest.mark.parametrize("planted", [2, 5])
     def test_trilinear(self, planted):
         from rank import scan_trilinear

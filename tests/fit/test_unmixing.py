@@ -205,3 +205,23 @@ class TestRefusals:
         found = wtf.unmix(mixtures(2)[0], atoms(), wtf.Frobenius())
         assert repr(found).startswith("<unmixing of 2 samples into 3 atoms: objective ")
         assert math.isfinite(found.gap)
+
+
+@pytest.mark.parametrize("constraint", [None, "rows"])
+def test_squared_error_does_not_depend_on_the_unit(array, constraint):
+    X, _ = mixtures(2)
+    options = {"constraint": constraint}
+    plain = to_numpy(wtf.unmix(array(X), array(atoms()), wtf.Frobenius(), **options).coefficients)
+    tiny = wtf.unmix(array(1e-6 * X), array(atoms()), wtf.Frobenius(), **options)
+    assert tiny.converged
+    assert to_numpy(tiny.coefficients) == pytest.approx(1e-6 * plain, rel=1e-4, abs=1e-10)
+    if constraint == "rows":
+        assert plain.sum(axis=1) == pytest.approx(X.sum(axis=1), rel=1e-6)
+
+
+def test_mass_of_a_sample_that_is_partly_hidden_is_refused():
+    X, _ = mixtures(2)
+    mask = np.ones(X.shape, bool)
+    mask[1, :5] = False
+    with pytest.raises(ValueError, match="mask hides a part of sample 1"):
+        wtf.unmix(X, atoms(), LOSS, mask=mask, constraint="rows")

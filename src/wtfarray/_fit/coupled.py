@@ -39,7 +39,7 @@ from wtfarray._models.entropy import Constraint, constrained_axes
 class CoupledOptions(TypedDict, total=False):
     """Keywords of `coupled`; documented in `cp`."""
 
-    rho: float | Sequence[float]
+    rho: float | Sequence[float] | None
     constraints: Sequence[Constraint] | None
     fixed: Sequence[int]
     init: object
@@ -87,9 +87,9 @@ def coupled(
     **options
         As for `cp`, without ``solver`` and ``axes``: ``rho`` and ``constraints`` have one entry for
         the coefficients and one for the atoms of each data set, in this order, and so does
-        ``init`` if it is given as a list of factors. The default of ``rho`` is 1e-2 here. By
-        default the coefficients of a sample sum to one if all samples have mass one, and are not
-        constrained otherwise.
+        ``init`` if it is given as a list of factors. The default of ``rho`` is that of a fit to
+        each data set. By default the coefficients of a sample sum to one if all samples have mass
+        one, and are not constrained otherwise.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def coupled(
     spec = specify_coupled(
         sources,
         rank,
-        rho=options.get("rho", 1e-2),
+        rho=options.get("rho"),
         constraints=options.get("constraints"),
         free=tuple(k for k in range(1 + len(sources)) if k not in fixed),
         sample_weight=checked_sample_weight(sample_weight, sources[0].X),

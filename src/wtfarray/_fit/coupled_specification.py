@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample, take_samples
+from wtfarray._arrays.shards import WHOLE
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
@@ -23,6 +24,7 @@ from wtfarray._arrays.validation import (
     positive_number,
     same_dtype,
 )
+from wtfarray._fit.default_rho import default_rho
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
@@ -169,7 +171,7 @@ def specify_coupled(
     sources: tuple[Source, ...],
     rank: int,
     *,
-    rho: float | Sequence[float],
+    rho: float | Sequence[float] | None,
     constraints: Sequence[Constraint] | None,
     free: tuple[int, ...],
     sample_weight: Array | None,
@@ -218,12 +220,32 @@ def specify_coupled(
         model=CoupledModel(scales),
         shapes=shapes,
         constraints=tuple(constraints),
-        rho=_rho(rho, len(shapes)),
+        rho=_default_rho(sources, shapes, constraints) if rho is None else _rho(rho, len(shapes)),
         free=free,
         sample_weight=sample_weight,
         mask=mask,
         sources=sources,
     )
+
+
+def _default_rho(
+    sources: Sequence[Source],
+    shapes: Sequence[tuple[int, ...]],
+    constraints: Sequence[Constraint],
+) -> tuple[float, ...]:
+    """
+    The default weights of the entropies, from those of a fit to each data set.
+
+    The coefficients of a sample have a sum of about one, because the model is scaled to the data.
+    """
+    pairs = []
+    for source, shape, constraint in zip(sources, shapes[1:], constraints[1:], strict=True):
+        mass = float(array_namespace(source.X).sum(source.X))
+        pair = default_rho(
+            losses_of(source.loss), source.X, mass, (shapes[0], shape), ("rows", constraint), WHOLE
+        )
+        pairs.append([source.weight * value for value in pair])
+    return (sum(first for first, _ in pairs), *(atoms for _, atoms in pairs))
 
 
 def _rho(rho: float | Sequence[float], blocks: int) -> tuple[float, ...]:

@@ -66,6 +66,12 @@ def grow(
         xp.stack([xp.sum(unfold(residual[i, ...], k), axis=1) for i in slices], axis=1)
         for k in range(len(sizes) - 1)
     ]
+    # The first mode carries the mass, so that components have the scale of the data.
+    totals = [xp.sum(column, axis=0, keepdims=True) for column in columns[1:]]
+    columns[1:] = [
+        column / xp.where(total > 0, total, 1.0)
+        for column, total in zip(columns[1:], totals, strict=True)
+    ]
     first = fit.factors[0] * (1.0 - xp.sum(part[:, : added[0]], axis=1, keepdims=True))
     factors = [
         xp.concat([old, _perturbed(new[:, :m], rng)], axis=1)

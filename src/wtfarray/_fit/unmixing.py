@@ -27,6 +27,7 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.mixtures import Mixtures
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import is_sampled
+from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
@@ -101,9 +102,10 @@ def unmix(
     Find how much of each known atom is in each sample.
 
     Minimises ``loss(X, C A) + rho E(C)`` over non-negative coefficients C, for the atoms A. This is
-    a convex problem for each sample on its own. Under a `Wasserstein` or `KullbackLeibler` loss,
-    samples and atoms are divided by their masses first, and the coefficients scaled back: they are
-    proportional to the samples, whatever the units.
+    a convex problem for each sample on its own. Samples and atoms are divided by their masses first
+    (by their norms under a `Frobenius` loss without constraint), and the coefficients scaled back:
+    they are proportional to the samples, whatever the units. A loss of your own is given samples
+    and atoms as they are.
 
     Parameters
     ----------
@@ -115,7 +117,8 @@ def unmix(
         `Wasserstein`, `Frobenius`, `KullbackLeibler`, a `LossSum`, or one of your own.
     rho : float, optional
         Weight of the entropy of the coefficients, which keeps them positive. By default one
-        thousandth of the ``eps`` of a `Wasserstein` loss, and 1e-5 for others.
+        thousandth of the ``eps`` of a `Wasserstein` loss, and 1e-5 for others, times the mean
+        square of the scaled samples under a `Frobenius` loss.
     constraint : {None, "rows"}
         "rows": the model has the mass of each sample, so that coefficients sum to one if all masses
         are one. None: its mass is free. Balanced transport (infinite ``lam``) needs "rows".
@@ -137,7 +140,7 @@ def unmix(
     -------
     Unmixing
         Coefficients, atoms, and the duality gap; it has converged if that is below one thousandth
-        of the objective.
+        of the objective, or of ``eps`` times the mass if that is larger.
 
     Examples
     --------
@@ -166,14 +169,18 @@ def unmix(
         max_iter=positive_integer("max_iter", max_iter),
         progress=progress,
     )
-    if rho is None:
-        eps = [part.eps for part in losses_of(loss) if isinstance(part, Wasserstein)]
-        rho = RHO_SHARE * max(eps) if eps else RHO
-    rho, extra = positive_number("rho", rho), positive_integer("extra", extra, least=0)
+    extra = positive_integer("extra", extra, least=0)
+    if constraint == "rows" and mask is not None:
+        _refuse_partly_hidden(mask)
     mass, weights = per_sample(X), per_sample(atoms)
-    if not all(isinstance(part, Wasserstein | KullbackLeibler) for part in losses_of(loss)):
+    if isinstance(loss, Frobenius) and constraint is None:
+        mass, weights = (xp.sqrt(per_sample(array * array)) for array in (X, atoms))
+    elif not all(
+        isinstance(part, Wasserstein | KullbackLeibler | Frobenius) for part in losses_of(loss)
+    ):
         mass, weights = xp.ones_like(mass), xp.ones_like(weights)  # other losses have a unit
     X = X / spread(xp.where(mass > 0, mass, 1.0), X)
+    rho = _default_rho(loss, X) if rho is None else positive_number("rho", rho)
     known = xp.reshape(atoms / spread(weights, atoms), (atoms.shape[0], -1)).mT
     problem = Mixtures(X, known, loss, constraint, rho, mask)
     out_of_reach = problem.out_of_reach()
@@ -197,6 +204,31 @@ def unmix(
         message=found.message,
         n_iter=found.n_iter,
     )
+
+
+def _default_rho(loss: Loss, X: Array) -> float:
+    """The default weight of the entropy, for samples in the unit in which they are fitted."""
+    eps = [part.eps for part in losses_of(loss) if isinstance(part, Wasserstein)]
+    if eps:
+        return RHO_SHARE * max(eps)
+    if isinstance(loss, Frobenius):  # the squared error of a model that explains nothing
+        mean = float(array_namespace(X).mean(per_sample(X * X)))
+        return RHO * mean if mean > 0 else RHO
+    return RHO
+
+
+def _refuse_partly_hidden(mask: Array) -> None:
+    """Refuse to give the model the mass of samples of which only a part was observed."""
+    xp = array_namespace(mask)
+    axes = tuple(range(1, mask.ndim))
+    hidden = xp.any(mask, axis=axes) & ~xp.all(mask, axis=axes)
+    if bool(xp.any(hidden)):
+        i = int(xp.argmax(xp.astype(hidden, xp.int64)))
+        msg = (
+            f"constraint is 'rows' and mask hides a part of sample {i}, whose mass is not known: "
+            "expected constraint None, or samples that are observed whole or not at all"
+        )
+        raise ValueError(msg)
 
 
 def _check(X: Array, atoms: Array, loss: Loss, constraint: Constraint) -> None:

@@ -41,7 +41,7 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
         )
         raise ValueError(msg)
     bad = stranded(problem, Y)
-    if bool(xp.any(bad)):
+    if not problem.relaxes_data and bool(xp.any(bad)):
         data, bad = (unstack(problem, stacked, shape) for stacked in (problem.data, bad))
         refuse_where(bad, "X", data, "a finite cost to some bin where Y is positive")
     if not problem.conserves_mass or problem.unreachable is None:

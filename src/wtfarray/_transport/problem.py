@@ -343,8 +343,8 @@ class TransportProblem:
         if self.relaxes_data:
             # X^k (K f)^(1-k) = X exp(w); written with expm1 for large s.
             logs = xp.log(xp.where(self.data > 0, self.data, 1.0))
-            w = (finite - logs) * (1.0 - self.exponent)
             total = self.source_lam + self.kernel.eps
+            w = (finite - logs) * (self.kernel.eps / total)
             return inner(self.data, xp.expm1(w)) * total + self.mass * self.kernel.eps
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
