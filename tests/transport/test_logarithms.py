@@ -24,6 +24,7 @@ def test_mantissa_and_scale_are_the_logarithms(array):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_smallest_sum_keeps_its_digits(xp, array, dtype):
     """A term that underflows to a subnormal number is off by less than a rounding of the sum."""
-    info = xp.finfo(array(0.0, dtype).dtype)
-    least = smallest_sum(info.dtype, 100, xp)
+    kind = array(0.0, dtype).dtype
+    info = xp.finfo(kind)
+    least = smallest_sum(kind, 100, xp)
     assert 100 * float(info.smallest_normal) <= least * float(info.eps)
