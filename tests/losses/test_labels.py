@@ -46,3 +46,24 @@ def test_named_modes_are_compared():
 def test_rows_and_columns_of_a_cost_agree():
     with pytest.raises(ValueError, match="where its first mode has 'b'"):
         wtf.Wasserstein(cost("bacdef", "abcdef"), 0.1, 5.0)
+
+
+def test_functions_of_two_data_sets_compare_their_labels():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    names = list("abcdef")
+    X, Y = (pandas.DataFrame(rng.dirichlet(np.ones(6), 4), list("pqrs"), names) for _ in range(2))
+    loss = wtf.Wasserstein(wtf.grid_cost(6), 0.1, 5.0)
+    swapped = Y[names[::-1]]
+    with pytest.raises(ValueError, match=r"X has the label 'a' at index 0 of mode 1, where Y"):
+        wtf.wasserstein(X, swapped, loss)
+    with pytest.raises(ValueError, match=r"X has the label 'a' at index 0 of mode 1, where atoms"):
+        wtf.unmix(X, swapped, loss)
+    with pytest.raises(ValueError, match=r"costs\[0\] has the label 'f' at index 0"):
+        wtf.unmix(X, Y, wtf.Wasserstein(cost("fedcba"), 0.1, 5.0))
+    with pytest.raises(ValueError, match=r"X\[1\] has the label 's' at index 0 of mode 0, where"):
+        wtf.coupled([X, Y.iloc[::-1]], 2, [loss, loss])
+    fit = wtf.coupled([X, Y], 2, [loss, loss], rng=0, rho=1e-2, tol=1e-3)
+    with pytest.raises(ValueError, match=r"X\[0\] has the label 'f' at index 0 of mode 1"):
+        fit.project([swapped, None])
+    assert fit.project([X, Y]).shape == (4, 2)

@@ -165,6 +165,15 @@ def check_labels(name: str, found: Axis, mode: int, expected: Axis, whose: str) 
     raise ValueError(msg)
 
 
+def check_all_labels(
+    name: str, found: Sequence[Axis], expected: Sequence[Axis], whose: str, first: int = 0
+) -> None:
+    """As `check_labels` for several modes, from ``first`` on; without labels all agree."""
+    pairs = zip(found, expected, strict=True) if found and expected else ()
+    for k, (labels, others) in enumerate(pairs):
+        check_labels(name, labels, first + k, others, whose)
+
+
 def _same(a: Label, b: Label) -> bool:
     if isinstance(a, str) or isinstance(b, str):
         return str(a) == str(b)

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from wtfarray._arrays.axes import checked_axes
+from wtfarray._arrays.axes import check_all_labels, checked_axes
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import filled_with_means
 from wtfarray._arrays.typing import Array
@@ -123,8 +123,9 @@ def coupled(
         checked_axes(None, found, tuple(source.X.shape))
         for (_, found), source in zip(pairs, sources, strict=True)
     ]
-    for source, named in zip(sources, axes, strict=True):
+    for k, (source, named) in enumerate(zip(sources, axes, strict=True)):
         check_cost_labels(source.loss, named)
+        check_all_labels(f"X[{k}]", named[:1], axes[0][:1], "X[0]")
     fixed = {axis_index("fixed", k, 1 + len(sources)) for k in options.get("fixed", ())}
     sample_weight = without_labels("sample_weight", options.get("sample_weight"))[0]
     spec = specify_coupled(

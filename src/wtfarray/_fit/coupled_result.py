@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.axes import Axis
+from wtfarray._arrays.axes import Axis, check_all_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import follow, positive_integer, positive_number
@@ -174,12 +174,14 @@ class CoupledFactorisation:
             msg = "X is None for every data set: expected the samples of at least one"
             raise ValueError(msg)
         fits = [self.fits[k] for k in given]
-        arrays = [without_labels(f"X[{k}]", X[k])[0] for k in given]
-        for k, fit, array in zip(given, fits, arrays, strict=True):
+        pairs = [without_labels(f"X[{k}]", X[k]) for k in given]
+        arrays = [array for array, _ in pairs]
+        for k, fit, (array, labels) in zip(given, fits, pairs, strict=True):
             if tuple(getattr(array, "shape", fit.shape)[1:]) != fit.shape[1:]:
                 sizes = ", ".join(map(str, fit.shape[1:]))
                 msg = f"X[{k}] has shape {tuple(array.shape)}: expected (n, {sizes})"
                 raise ValueError(msg)
+            check_all_labels(f"X[{k}]", labels[1:], fit.axes[1:], "the fit", first=1)
         sources = checked_sources(
             arrays,
             [fit.loss for fit in fits],

@@ -10,6 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.axes import Axis, check_all_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import per_sample, spread
@@ -29,6 +30,7 @@ from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import is_sampled
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler
+from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
@@ -154,7 +156,8 @@ def unmix(
     >>> found.coefficients.round(1) + 0.0, found.converged
     (array([0.7, 0. , 0.3]), True)
     """
-    X, atoms = without_labels("X", X)[0], without_labels("atoms", atoms)[0]
+    X, labels = without_labels("X", X)
+    atoms, atom_labels = without_labels("atoms", atoms)
     xp = common_namespace(X=X)
     mask = as_mask("mask", without_labels("mask", mask)[0], X)
     X = as_nonnegative("X", observed(X, mask), xp)
@@ -164,6 +167,10 @@ def unmix(
     if single:
         X, mask = X[None, ...], None if mask is None else mask[None, ...]
     _check(X, atoms, loss, constraint)
+    features = labels if single else labels[1:]
+    check_all_labels("X", features, atom_labels[1:], "atoms", first=0 if single else 1)
+    for axes in (features, atom_labels[1:]):
+        check_cost_labels(loss, (Axis(), *axes) if axes else ())
     options = SolverOptions(
         tol=positive_number("tol", tol),
         max_iter=positive_integer("max_iter", max_iter),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from wtfarray._arrays.axes import check_all_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import unstack
@@ -16,6 +17,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
+from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.wasserstein import Wasserstein
 
 
@@ -99,12 +101,14 @@ def wasserstein(
     (2, 4)
     """
     named = (("X", X), ("Y", Y), ("mask", mask))
-    X, Y, mask = (without_labels(name, array)[0] for name, array in named)
+    (X, labels), (Y, others), (mask, _) = (without_labels(*pair) for pair in named)
     xp = common_namespace(X=X, Y=Y)
     max_iter = positive_integer("max_iter", max_iter)
     tol = None if tol is None else positive_number("tol", tol)
     instance_of("loss", loss, Wasserstein, "Wasserstein")
     shape = tuple(X.shape)
+    check_all_labels("X", labels, others if len(others) == len(labels) else (), "Y")
+    check_cost_labels(loss, labels)
     mask = as_mask("mask", mask, X)
     if mask is not None:
         check_shape("Y", Y, shape)
