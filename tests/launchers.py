@@ -161,7 +161,7 @@ def check_fault(kind, fault, tmp_path):
     assert found.code != 0
     assert found.seconds < LIMIT
     assert cause in found.errors
-    if cause:
+    if cause and kind != "mpi":  # mpiexec may end rank 0 before it can say what it was told
         assert "rank 1 has failed" in found.errors
 
 

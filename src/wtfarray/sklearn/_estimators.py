@@ -159,7 +159,8 @@ class WassersteinCP(WassersteinDecomposition):
         A name: as for `WassersteinNMF`. A list: one matrix
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+        As for `WassersteinNMF`.
     verbose, comm
         As for `WassersteinNMF`.
 
