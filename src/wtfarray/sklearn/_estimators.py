@@ -204,9 +204,10 @@ class WassersteinTucker(WassersteinDecomposition):
         mode. A single number is used for all of them, limited to the size of the mode.
     cost
         As for `WassersteinCP`.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state,
-    verbose, comm
+    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`, but ``lam`` must be finite.
+    verbose, comm
+        As for `WassersteinNMF`.
 
     Attributes
     ----------
