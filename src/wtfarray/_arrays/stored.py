@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import device as device_of
@@ -21,9 +22,11 @@ from wtfarray._arrays.validation import (
     as_nonnegative,
     check_shape,
     common_namespace,
-    mass_range,
+    refuse_total,
 )
 from wtfarray._dispatch import chunk_size
+
+Key = TypeVar("Key")
 
 
 def is_stored(X: object) -> bool:
@@ -89,6 +92,11 @@ class StoredData:
         """Number of modes."""
         return len(self.shape)
 
+    @property
+    def dtype_name(self) -> str:
+        """The dtype as NumPy calls it."""
+        return "float32" if self.dtype == array_namespace(self.like).float32 else "float64"
+
     def read(self, rows: slice) -> Array:
         """Some samples in memory, as floating numbers."""
         source = self.source
@@ -111,22 +119,7 @@ class StoredData:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """All samples, chunk by chunk; a thread reads the next chunk meanwhile."""
-        slices = self.slices()
-        if len(slices) == 1:
-            yield slices[0], self.read(slices[0])
-            return
-        from concurrent.futures import ThreadPoolExecutor  # not at the top: few fits need it
-
-        with ThreadPoolExecutor(max_workers=1) as reader:
-            ahead = reader.submit(self.read, slices[0])
-            for here, following in zip(slices, [*slices[1:], None], strict=True):
-                part = ahead.result()
-                if following is None:
-                    del ahead  # which refers to the chunk
-                else:
-                    ahead = reader.submit(self.read, following)
-                yield here, part
-                del part
+        return read_ahead(self.read, self.slices())
 
     def prepared(self, prepare: Callable[[Array], Array]) -> StoredData:
         """The same data with one more function applied to every chunk."""
@@ -154,7 +147,7 @@ class StoredData:
             mass[rows] = to_host(sums)
             positive += float(xp.sum(xp.astype(part > 0, part.dtype)))
             del part
-        _refuse_total(name, float(mass.sum()), *mass_range(self.like), positive=positive > 0)
+        refuse_total(name, float(mass.sum()), self.like, positive=positive > 0)
         return Summary(mass, positive / math.prod(self.shape), unit)
 
 
@@ -167,14 +160,21 @@ def _check_chunk(name: str, rows: slice, part: Array) -> None:
         raise ValueError(msg) from None
 
 
-def _refuse_total(name: str, total: float, least: float, most: float, *, positive: bool) -> None:
-    """Refuse data of which none is positive, or whose products would underflow or overflow."""
-    if not positive:
-        msg = f"{name} is zero everywhere: expected at least one positive entry"
-        raise ValueError(msg)
-    if not least <= total <= most:
-        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; rescale it"
-        raise ValueError(msg)
+def read_ahead(read: Callable[[Key], Array], keys: Sequence[Key]) -> Iterator[tuple[Key, Array]]:
+    """What ``read`` returns for each key; a thread reads the next one meanwhile."""
+    if len(keys) == 1:
+        yield keys[0], read(keys[0])
+        return
+    from concurrent.futures import ThreadPoolExecutor  # not at the top: few fits need it
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        ahead = [reader.submit(read, key) for key in keys[:1]]
+        for here, following in itertools.zip_longest(keys, keys[1:]):
+            part = ahead.pop().result()
+            if following is not None:
+                ahead.append(reader.submit(read, following))
+            yield here, part
+            del part  # before the next one is there as well
 
 
 def chunks_of(X: Array) -> Iterator[tuple[slice | None, Array]]:

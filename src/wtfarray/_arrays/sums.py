@@ -96,7 +96,7 @@ class Sums:
         for array, part in zip(arrays, parts, strict=True):
             total = packed[start : start + part.size].reshape(tuple(array.shape))
             start += part.size
-            found.append(like(total, array))
+            found.append(asarray_like(total, array))
         return found, packed[start:].tolist()
 
     def array(self, array: Array) -> Array:
@@ -180,7 +180,7 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def like(values: NDArray[np.float64], array: Array) -> Array:
+def asarray_like(values: NDArray[np.float64], array: Array) -> Array:
     """Values on the host as an array of the library, dtype and device of another."""
     xp = array_namespace(array)
     return xp.asarray(values, dtype=array.dtype, device=device_of(array))

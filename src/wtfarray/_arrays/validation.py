@@ -144,25 +144,28 @@ def as_shard(name: str, array: Array, xp: Namespace) -> Array:
     return as_nonnegative(name, array, xp)
 
 
-def mass_range(array: Array) -> tuple[float, float]:
-    """The sums of data between which products neither underflow nor overflow."""
-    info = array_namespace(array).finfo(array.dtype)
-    return math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
-
-
 def as_data(name: str, array: Array, xp: Namespace) -> Array:
     """Return non-negative, finite floating data with at least one positive entry."""
     array = as_nonnegative(name, array, xp)
     total = float(xp.sum(array))
-    if total == 0.0 and not bool(xp.any(array > 0)):
-        msg = f"{name} is zero everywhere: expected at least one positive entry"
-        raise ValueError(msg)
-    least, most = mass_range(array)
-    if not least <= total <= most:
-        # Products of such numbers would underflow or overflow.
-        msg = f"{name} sums to {total:g}: expected {least:.0e} to {most:.0e}; rescale it"
-        raise ValueError(msg)
+    refuse_total(name, total, array, positive=total != 0.0 or bool(xp.any(array > 0)))
     return array
+
+
+def refuse_total(name: str, total: float, like: Array, *, positive: bool, ranks: str = "") -> None:
+    """
+    Refuse data of which none is positive, or whose products would underflow or overflow.
+
+    ``like`` has the dtype of the data; ``ranks`` says of several processes that all are meant.
+    """
+    if not positive:
+        msg = f"{name} is zero everywhere{ranks}: expected at least one positive entry"
+        raise ValueError(msg)
+    info = array_namespace(like).finfo(like.dtype)
+    least, most = math.sqrt(float(info.smallest_normal)), math.sqrt(float(info.max))
+    if not least <= total <= most:
+        msg = f"{name} sums to {total:g}{ranks}: expected {least:.0e} to {most:.0e}; rescale it"
+        raise ValueError(msg)
 
 
 def or_float64(array: Array) -> str:

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 from array_api_compat import array_namespace
-from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
 from wtfarray._fit.journal import Record
@@ -208,7 +208,7 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
     def array(name: str, shape: Sequence[int]) -> Array:
         found = archive.read(name, tuple(shape))
         check_finite(name, found, dtype)
-        return xp.asarray(found, dtype=like.dtype, device=device_of(like))
+        return asarray_like(found, like)
 
     def numbers(name: str, *least: float, infinite: bool = False) -> list[float]:
         found = get(header, name, list)

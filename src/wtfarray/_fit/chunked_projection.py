@@ -75,8 +75,7 @@ def project_chunks(
     xp = array_namespace(data.like)
     dual = None
     if keeps_dual:
-        dtype = "float32" if data.dtype == xp.float32 else "float64"
-        dual = Scratch(data.scratch).zeros(data.shape, dtype)
+        dual = Scratch(data.scratch).zeros(data.shape, data.dtype_name)
     size = projected_at_once(data.chunk)
     parts = sum(len(slices_of(rows.stop - rows.start, size)) for rows in data.slices())
     coefficients: list[Array] = []

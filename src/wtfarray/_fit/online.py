@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of, take_samples
-from wtfarray._arrays.stored import StoredData
+from wtfarray._arrays.stored import StoredData, read_ahead
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.driver import FitSolution, certify, check_mass, solve
@@ -168,7 +169,7 @@ def _passes(
             batches.append(rows)
         skipped = max(0, state.done - number)
         number += len(batches)
-        for rows, X in _read_ahead(spec, batches[skipped:]):
+        for rows, X in _read_batches(spec, batches[skipped:]):
             state = _after_batch(spec, state, rows, X, known=sweep > 0)
             yield state
 
@@ -184,7 +185,7 @@ def _after_batch(
         feasible(block, kind) for block, kind in zip(state.atoms, spec.constraints[1:], strict=True)
     ]
     if known:
-        first = xp.asarray(state.coefficients[indices], dtype=X.dtype, device=device_of(X))
+        first = asarray_like(state.coefficients[indices], X)
         start = [feasible(first, constraint), *previous]
     else:
         first = xp.ones(part.shapes[0], dtype=X.dtype, device=device_of(X))
@@ -251,7 +252,7 @@ def _last_coefficients(
     like = spec.like
     xp = array_namespace(like)
     atoms = [feasible(b, kind) for b, kind in zip(state.mean, spec.constraints[1:], strict=True)]
-    first = xp.asarray(state.coefficients, dtype=like.dtype, device=device_of(like))
+    first = asarray_like(state.coefficients, like)
     blocks = [feasible(first, spec.constraints[0]), *atoms]
     value = sum(problem.block_entropy(blocks, k) for k in range(1, len(blocks)))
     files: Potentials = ()
@@ -336,23 +337,15 @@ def _read(spec: Specification, rows: Sequence[slice]) -> Array:
     return array_namespace(spec.like).concat([spec.X.read(run) for run in rows])
 
 
-def _read_ahead(
+def _read_batches(
     spec: Specification, batches: Sequence[list[slice]]
 ) -> Iterator[tuple[list[slice], Array]]:
     """The samples of each batch; a thread reads the next one from a file meanwhile."""
     if not isinstance(spec.X, StoredData):
         for rows in batches:
             yield rows, _read(spec, rows)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # not at the top: few fits need it
-
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        ahead = [reader.submit(_read, spec, rows) for rows in batches[:1]]
-        for i, rows in enumerate(batches):
-            X = ahead.pop().result()
-            if i + 1 < len(batches):
-                ahead.append(reader.submit(_read, spec, batches[i + 1]))
-            yield rows, X
+    else:
+        yield from read_ahead(lambda rows: _read(spec, rows), batches)
 
 
 def _report(spec: Specification, journal: Journal, state: OnlineState) -> bool:
@@ -360,11 +353,7 @@ def _report(spec: Specification, journal: Journal, state: OnlineState) -> bool:
     samples = spec.X.shape[0]
 
     def blocks() -> list[Array]:
-        like = spec.like
-        first = array_namespace(like).asarray(
-            state.coefficients, dtype=like.dtype, device=device_of(like)
-        )
-        return [first, *state.mean]
+        return [asarray_like(state.coefficients, spec.like), *state.mean]
 
     evaluations = math.ceil(state.evaluations / samples)
     return journal.step(state.values[-1] * samples, math.inf, math.inf, evaluations, blocks)
@@ -396,14 +385,10 @@ def _stored(checkpoint: Checkpoint | None, spec: Specification) -> OnlineState |
     if found is None:
         return None
     numbers, arrays = found
-    like = spec.like
-    xp = array_namespace(like)
 
     def blocks(name: str) -> list[Array]:
-        return [
-            xp.asarray(arrays[f"{name}_{k}"], dtype=like.dtype, device=device_of(like))
-            for k in range(len(spec.shapes) - 1)
-        ]
+        count = len(spec.shapes) - 1
+        return [asarray_like(arrays[f"{name}_{k}"], spec.like) for k in range(count)]
 
     return OnlineState(
         int(numbers["seed"]),

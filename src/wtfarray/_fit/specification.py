@@ -26,14 +26,14 @@ from wtfarray._arrays.validation import (
     common_namespace,
     follow,
     instance_of,
-    mass_range,
     on_one_device,
     one_of,
     positive_integer,
     positive_number,
+    refuse_total,
 )
 from wtfarray._fit.default_rho import ENTROPY_SHARE, default_rho
-from wtfarray._fit.team import check_same, counts_of, loss_content, refuse_total
+from wtfarray._fit.team import check_same, counts_of, loss_content
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
@@ -200,9 +200,12 @@ def _shards(
     shards = Shards(sums, counts_of(X.shape[0], comm), interrupted)
     totals = [float(xp.sum(X)), 0.0 if sample_weight is None else float(xp.sum(sample_weight))]
     mass, weight = sums.numbers(*totals)
-    refuse_total("X", mass, *mass_range(X))
-    if sample_weight is not None:
-        refuse_total("sample_weight", weight, *mass_range(X))
+    try:
+        refuse_total("X", mass, X, positive=mass != 0.0, ranks=", on all ranks")
+        if sample_weight is not None:
+            refuse_total("sample_weight", weight, X, positive=weight != 0.0, ranks=", on all ranks")
+    except ValueError as error:
+        raise AgreedError(error) from None
     return shards
 
 

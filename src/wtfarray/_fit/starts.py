@@ -15,7 +15,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import filled_with_means, observed
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import chunks_of
-from wtfarray._arrays.sums import ALONE, Sums, like
+from wtfarray._arrays.sums import ALONE, Sums, asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels
 from wtfarray._fit.given_factors import given_blocks
@@ -105,11 +105,8 @@ def random_blocks(
     shards: Shards = WHOLE,
 ) -> list[Array]:
     """Uniform random blocks, drawn by NumPy: a seed gives the same blocks on every library."""
-    xp = array_namespace(data)
     return [
-        xp.asarray(
-            shards.uniform(rng, 0.05, 1.0, shape, k), dtype=data.dtype, device=device_of(data)
-        )
+        asarray_like(shards.uniform(rng, 0.05, 1.0, shape, k), data)
         for k, shape in enumerate(shapes)
     ]
 
@@ -267,7 +264,7 @@ def orthonormal(matrix: Array, sums: Sums = ALONE) -> Array:
     triangles[rank] = to_host(triangle)
     basis, _ = np.linalg.qr(sums.host(triangles).reshape(-1, width))
     mine = basis[rank * width : (rank + 1) * width]
-    return xp.matmul(own[: matrix.shape[0], :], like(mine, matrix))
+    return xp.matmul(own[: matrix.shape[0], :], asarray_like(mine, matrix))
 
 
 def _larger_part(left: Array, right: Array, of_left: Sums, of_right: Sums) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import numpy as np
 
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.sums import AgreedError, Sums
+from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.validation import instance_of
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
@@ -95,19 +94,6 @@ def counts_of(samples: int, comm: Communicator) -> tuple[int, ...]:
     counts = np.zeros(comm.size)
     counts[comm.rank] = samples
     return tuple(int(count) for count in comm.sum(counts))
-
-
-def refuse_total(name: str, total: float, least: float, most: float) -> None:
-    """Refuse data of all processes whose sum is 0, or so small or large that products overflow."""
-    if total == 0.0:
-        msg = f"{name} is zero everywhere, on every rank: expected at least one positive entry"
-        raise AgreedError(ValueError(msg))
-    if not least <= total <= most or math.isnan(total):
-        msg = (
-            f"{name} sums to {total:g} over all ranks: expected {least:.0e} to {most:.0e}; "
-            "rescale it"
-        )
-        raise AgreedError(ValueError(msg))
 
 
 class Interrupts:

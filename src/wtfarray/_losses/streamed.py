@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from array_api_compat import device as device_of
 from array_api_compat import is_numpy_array
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.scratch import FileArray, Scratch
 from wtfarray._arrays.stored import StoredData
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_of_chunk
 from wtfarray._losses.protocol import Loss
@@ -60,7 +59,6 @@ class StreamedLosses:
         """Work of the inner problems, as `Term.work`, averaged over the samples."""
         self._scratch = Scratch(data.scratch)
         self._binding = Binding(losses)
-        self._dtype = "float32" if data.dtype == array_namespace(data.like).float32 else "float64"
         self._row = row
         self.state = self.begin()
 
@@ -73,7 +71,7 @@ class StreamedLosses:
 
     def file(self, shape: tuple[int, ...]) -> FileArray:
         """A new array on disk, of the dtype of the data."""
-        return self._scratch.zeros(shape, self._dtype)
+        return self._scratch.zeros(shape, self.data.dtype_name)
 
     def set_level(self, level: float) -> None:
         """Continue with ``level`` times eps; the potentials are kept."""
@@ -93,10 +91,7 @@ class StreamedLosses:
             del X
 
     def _potential(self, stored: Array, term: Term) -> Array:
-        like = self.data.like
-        shape = tuple(term.potential.shape)
-        g = stored.reshape(shape)
-        return array_namespace(like).asarray(g, dtype=like.dtype, device=device_of(like))
+        return asarray_like(stored.reshape(tuple(term.potential.shape)), self.data.like)
 
     def start_from(
         self, other: StreamedLosses, refine: Callable[[Array, tuple[int, ...]], Array]

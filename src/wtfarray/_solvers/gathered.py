@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.shards import WHOLE, Shards
-from wtfarray._arrays.sums import like
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.term import Term
 from wtfarray._losses.transport_term import TransportTerm
@@ -42,8 +42,7 @@ def alternate_on_first(
 ) -> tuple[Array, StopReason]:
     """As `alternate`, for a problem whose samples several processes share."""
     sums = objective.sums
-    whole, whole_term = _whole(objective, term, x)
-    start = whole.pack(whole.blocks_given)
+    whole, whole_term, start = _whole(objective, term, x)
 
     def tell(step: float, value: float, gap: float, point: Array) -> tuple[list[float], Array]:
         """What rank 0 has: 1 for a step or -1 minus the reason to stop, value, gap; the point."""
@@ -68,14 +67,14 @@ def alternate_on_first(
             numbers, here = tell(0.0, 0.0, 0.0, start)
     potential = sums.from_rank(to_host(whole_term.state), 0)
     first, count = _place(objective.problem.shards, term)
-    term.start_from(like(potential[first : first + count], term.state))
+    term.start_from(asarray_like(potential[first : first + count], term.state))
     return here, REASONS[int(-1.0 - numbers[0])]
 
 
 def _whole(
     objective: JointObjective, term: TransportTerm, x: Array
-) -> tuple[WholeObjective, TransportTerm]:
-    """The problem with the samples of all processes, which all of them gather."""
+) -> tuple[JointObjective, TransportTerm, Array]:
+    """The objective of the samples of all processes, which all of them gather; its start."""
     problem, bound = objective.problem, term.problem
     shards, sums = problem.shards, objective.sums
     place = _place(shards, term)
@@ -84,7 +83,7 @@ def _whole(
     def gathered(rows: Array, first: int, count: int, of: int) -> Array:
         host = np.zeros((of, *rows.shape[1:]))
         host[first : first + count] = to_host(rows)
-        return like(sums.host(host), bound.data)
+        return asarray_like(sums.host(host), bound.data)
 
     def of_samples(stack: Array) -> Array:
         return gathered(stack, *place, total)
@@ -109,16 +108,8 @@ def _whole(
     blocks[0] = of_rows(blocks[0])
     terms: list[Term] = [whole_term]
     whole = replace(problem, terms=terms, shape=shape, shards=WHOLE, mask=mask)
-    return WholeObjective(whole, blocks), whole_term
-
-
-class WholeObjective(JointObjective):
-    """The objective of all samples, with the blocks at which they were gathered."""
-
-    @property
-    def blocks_given(self) -> list[Array]:
-        """All blocks."""
-        return list(self._blocks)
+    found = JointObjective(whole, blocks)
+    return found, whole_term, found.pack(blocks)
 
 
 def _place(shards: Shards, term: TransportTerm) -> tuple[int, int]:
@@ -136,4 +127,4 @@ def _here(objective: JointObjective, vector: NDArray[np.float64], x: Array) -> A
     columns = (vector.size - others) // shards.total(0)
     first = shards.first * columns
     mine = vector[first : first + objective.shared]
-    return like(np.concatenate([mine, vector[vector.size - others :]]), x)
+    return asarray_like(np.concatenate([mine, vector[vector.size - others :]]), x)

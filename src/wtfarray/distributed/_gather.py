@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from array_api_compat import array_namespace
-from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.result import Factorisation
+from wtfarray._fit.team import counts_of
 
 CHUNK = 2**20
 """Numbers in one message."""
@@ -61,10 +61,7 @@ def gather(fit: Factorisation, comm: Communicator, /) -> Factorisation | None:
 
 def _rows(mine: Array, comm: Communicator) -> Array:
     """The rows of all processes on rank 0, an array without rows elsewhere."""
-    xp = array_namespace(mine)
-    counts = np.zeros(comm.size)
-    counts[comm.rank] = mine.shape[0]
-    ends = np.cumsum(comm.sum(counts)).astype(int)
+    ends = np.cumsum(counts_of(mine.shape[0], comm))
     begin, host = int(ends[comm.rank]) - mine.shape[0], to_host(mine)
     step = max(1, CHUNK // max(1, int(np.prod(mine.shape[1:]))))
     parts: list[NDArray[np.float64]] = [host[:0]]
@@ -78,4 +75,4 @@ def _rows(mine: Array, comm: Communicator) -> Array:
         if comm.rank == 0:
             parts.append(chunk)
     whole = np.concatenate(parts)
-    return xp.asarray(whole, dtype=mine.dtype, device=device_of(mine))
+    return asarray_like(whole, mine)
