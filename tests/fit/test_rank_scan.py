@@ -132,18 +132,19 @@ class TestScan:
 
     @numpy_only
     def test_interrupt_returns_the_finished_ranks(self, monkeypatch):
-        fit = rank_scan_module.nmf
+        fit = rank_scan_module.fit_model
 
         def stop(state):
             raise KeyboardInterrupt
 
         ranks = []
 
-        def interrupted(X, rank, loss, **options):
+        def interrupted(model, X, rank, loss, weights, options, *team):
             ranks.append(rank)
-            return fit(X, rank, loss, **options, **({"callback": stop} if rank == 3 else {}))
+            options = {**options, **({"callback": stop} if rank == 3 else {})}
+            return fit(model, X, rank, loss, weights, options, *team)
 
-        monkeypatch.setattr(rank_scan_module, "nmf", interrupted)
+        monkeypatch.setattr(rank_scan_module, "fit_model", interrupted)
         with pytest.warns(UserWarning, match="interrupted"):
             scan = wtf.rank_scan(bumps(), [1, 2, 3, 4], wtf.Frobenius())
         assert [record.rank for record in scan] == [1, 2]

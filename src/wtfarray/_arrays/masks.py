@@ -9,11 +9,14 @@ from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import common_namespace
 
 
-def as_mask(name: str, mask: Array | None, X: Array, like: str = "X") -> Array | None:
+def as_mask(
+    name: str, mask: Array | None, X: Array, like: str = "X", *, shared: bool = False
+) -> Array | None:
     """
     Return a mask in the shape of X, with its library and device; None if every entry is observed.
 
-    A NumPy mask is converted to the library of X. ``like`` is the name of X in messages.
+    A NumPy mask is converted to the library of X. ``like`` is the name of X in messages. If
+    several processes share the samples, ``shared``, nothing may be observed of those of this one.
     """
     if mask is None:
         return None
@@ -34,7 +37,7 @@ def as_mask(name: str, mask: Array | None, X: Array, like: str = "X") -> Array |
         raise ValueError(msg)
     if bool(xp.all(mask)):
         return None
-    if not bool(xp.any(mask)):
+    if not shared and not bool(xp.any(mask)):
         msg = f"{name} is False everywhere: expected at least one entry of {like} to be observed"
         raise ValueError(msg)
     # A copy, because a broadcast array would share its memory with the argument.

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.sums import ALONE, Sums
+from wtfarray._arrays.typing import Array
 
 CHUNK = 2**20
 """Numbers that are drawn at once on behalf of other processes."""
@@ -68,6 +70,15 @@ class Shards:
     def block_sums(self, k: int) -> Sums:
         """Over the rows of block k: only those of the first factor are shared."""
         return self.sums if k == 0 else ALONE
+
+    def gathered(self, rows: Array) -> NDArray[np.float64]:
+        """The rows of all processes, of which this one has some, on the host of each."""
+        mine = to_host(rows)
+        if not self.shared:
+            return mine
+        whole = np.zeros((sum(self.counts), *mine.shape[1:]))
+        whole[self.first : self.first + mine.shape[0]] = mine
+        return self.sums.host(whole)
 
     def uniform(
         self, rng: np.random.Generator, low: float, high: float, shape: tuple[int, ...], k: int

@@ -171,6 +171,11 @@ class Sums:
         return bytes(shared[shared > 0].astype(np.uint8)).decode(errors="replace")
 
 
+def refusal(sums: Sums, error: Exception) -> Exception:
+    """An error that all processes raise, as such."""
+    return AgreedError(error) if sums.shared else error
+
+
 ALONE = Sums()
 """The sums of a process that has all samples."""
 

@@ -10,9 +10,12 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from wtfarray._arrays.axes import check_all_labels, checked_axes
+from wtfarray._arrays.axes import Axis, check_all_labels, checked_axes
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import filled_with_means
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import Sums, failing_together, refusal
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     axis_index,
@@ -23,7 +26,9 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.coupled_result import CoupledFactorisation
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
+    Source,
     checked_sources,
+    shared_sources,
     specify_coupled,
 )
 from wtfarray._fit.journal import FitState
@@ -31,7 +36,9 @@ from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.specification import checked_sample_weight
 from wtfarray._fit.starts import svd_factor
+from wtfarray._fit.team import Interrupts, check_same, shared_generator, team_of
 from wtfarray._losses.labels import check_cost_labels
+from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._models.entropy import Constraint, constrained_axes
 
@@ -52,6 +59,7 @@ class CoupledOptions(TypedDict, total=False):
     callback: Callable[[FitState], object] | None
     progress: bool
     checkpoint: str | PathLike[str] | None
+    comm: Communicator | None
 
 
 def coupled(
@@ -114,11 +122,65 @@ def coupled(
     """
     known = list(CoupledOptions.__annotations__)
     known_options("coupled", options, [*known, "weights", "mask"])
+    comm, interrupts = team_of(options.get("comm")), Interrupts()
+    if comm is None:
+        best = _run(X, rank, losses, weights, mask, options)
+    else:
+        with interrupts.held(), failing_together(comm):
+            best = _run(X, rank, losses, weights, mask, options, comm, interrupts)
+    if not best.converged and (comm is None or comm.rank == 0):
+        warnings.warn(f"coupled: {best.message}", stacklevel=2)
+    return best
+
+
+def _run(
+    X: Sequence[Array],
+    rank: int,
+    losses: Sequence[Loss],
+    weights: Sequence[float] | None,
+    mask: Sequence[Array | None] | None,
+    options: CoupledOptions,
+    comm: Communicator | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> CoupledFactorisation:
+    """Check the arguments and fit; an error of all processes is an `AgreedError`."""
+    sums = Sums(comm)
+    sources, axes, sample_weight = sums.agree(
+        lambda: _checked(X, losses, weights, mask, options, shared=sums.shared)
+    )
+    shards = WHOLE
+    if comm is not None:
+        same = ("rho", "constraints", "fixed")
+        check_same(sums, {"rank": rank, **{name: options.get(name) for name in same}})
+        sources, shards = shared_sources(sources, sample_weight, comm, interrupted)
+    try:
+        spec = _specified(sources, rank, options, sample_weight, shards)
+    except Exception as error:  # noqa: BLE001 -- the same on every rank, as the arguments are
+        raise refusal(sums, error) from None
+    starts = sums.agree(lambda: _starts(options))
+    rng = shared_generator(options.get("rng"), sums)
+    given = cast("FitOptions", {**options, "init": _init(spec, options.get("init"), rng)})
+    checked = solver_options(spec, given)
+    solution = best_of(starts, spec, checked, rng)
+    return CoupledFactorisation.of(solution, axes, checked.batch)
+
+
+def _checked(
+    X: Sequence[Array],
+    losses: Sequence[Loss],
+    weights: Sequence[float] | None,
+    mask: Sequence[Array | None] | None,
+    options: CoupledOptions,
+    *,
+    shared: bool,
+) -> tuple[tuple[Source, ...], list[tuple[Axis, ...]], Array | None]:
+    """The data sets, their labels and the weights of the samples."""
     sequence_of_arrays("X", X)
     pairs = [without_labels(f"X[{k}]", array) for k, array in enumerate(X)]
     if isinstance(mask, Sequence):
         mask = [without_labels(f"mask[{k}]", m)[0] for k, m in enumerate(mask)]
-    sources = checked_sources([array for array, _ in pairs], losses, weights, mask)
+    arrays = [array for array, _ in pairs]
+    sources = checked_sources(arrays, losses, weights, mask, shared=shared)
     axes = [
         checked_axes(None, found, tuple(source.X.shape))
         for (_, found), source in zip(pairs, sources, strict=True)
@@ -126,31 +188,44 @@ def coupled(
     for k, (source, named) in enumerate(zip(sources, axes, strict=True)):
         check_cost_labels(source.loss, named)
         check_all_labels(f"X[{k}]", named[:1], axes[0][:1], "X[0]")
+    if shared and any(getattr(p, "debias", False) for s in sources for p in losses_of(s.loss)):
+        msg = "comm was given with a debiased loss: expected debias=False"
+        raise ValueError(msg)
+    given = without_labels("sample_weight", options.get("sample_weight"))[0]
+    return sources, axes, checked_sample_weight(given, sources[0].X, shared=shared)
+
+
+def _specified(
+    sources: tuple[Source, ...],
+    rank: int,
+    options: CoupledOptions,
+    sample_weight: Array | None,
+    shards: Shards,
+) -> CoupledSpecification:
+    """The problem, of which at least one block is free."""
     fixed = {axis_index("fixed", k, 1 + len(sources)) for k in options.get("fixed", ())}
-    sample_weight = without_labels("sample_weight", options.get("sample_weight"))[0]
     spec = specify_coupled(
         sources,
         rank,
         rho=options.get("rho"),
         constraints=options.get("constraints"),
         free=tuple(k for k in range(1 + len(sources)) if k not in fixed),
-        sample_weight=checked_sample_weight(sample_weight, sources[0].X),
+        sample_weight=sample_weight,
+        shards=shards,
     )
     if not spec.free:
         msg = f"fixed is {tuple(options['fixed'])}: expected at least one block to be left free"
         raise ValueError(msg)
+    return spec
+
+
+def _starts(options: CoupledOptions) -> int:
+    """The number of initialisations."""
     starts = positive_integer("n_init", options.get("n_init", 1))
     if starts > 1 and options.get("checkpoint") is not None:
         msg = f"checkpoint was given with n_init = {starts}: expected a single start"
         raise ValueError(msg)
-    rng = np.random.default_rng(options.get("rng"))
-    given = cast("FitOptions", {**options, "init": _init(spec, options.get("init"), rng)})
-    checked = solver_options(spec, given)
-    solution = best_of(starts, spec, checked, rng)
-    best = CoupledFactorisation.of(solution, axes, checked.batch)
-    if not best.converged:
-        warnings.warn(f"coupled: {best.message}", stacklevel=2)
-    return best
+    return starts
 
 
 def _init(spec: CoupledSpecification, init: Any, rng: np.random.Generator) -> object:
@@ -159,9 +234,12 @@ def _init(spec: CoupledSpecification, init: Any, rng: np.random.Generator) -> ob
     if isinstance(init, CoupledFactorisation):
         init = [init.coefficients, *(fit.factors[1] for fit in init.fits)]
     elif isinstance(init, str) and init == "nnsvd":
-        complete = spec.X if spec.mask is None else filled_with_means(spec.X, spec.mask)
-        atoms = svd_factor(complete, 1, spec.shapes[0][1], rng)
-        start, init = 0, [svd_factor(complete, 0, spec.shapes[0][1], rng)]
+        shards, r = spec.shards, spec.shapes[0][1]
+        complete = spec.X
+        if spec.mask is not None:
+            complete = filled_with_means(spec.X, spec.mask, shards.sums)
+        atoms = svd_factor(complete, 1, r, rng, shards)
+        start, init = 0, [svd_factor(complete, 0, r, rng, shards)]
         for features, _ in spec.shapes[1:]:
             init.append(atoms[start : start + features, :])
             start += features

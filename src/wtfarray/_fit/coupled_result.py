@@ -105,7 +105,7 @@ class CoupledFactorisation:
                     [blocks[0], blocks[1 + k]],
                     solution.reason,
                     options,
-                    Journal(None, bar),
+                    Journal(None, bar, spec.shards),
                 )
             found = Factorisation.of(replace(alone, n_iter=solution.n_iter))
             fits.append(replace(found, axes=labels, message=solution.message))

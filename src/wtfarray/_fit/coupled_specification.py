@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample, take_samples
-from wtfarray._arrays.shards import WHOLE
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
+    as_shard,
     common_namespace,
     instance_of,
     positive_integer,
     positive_number,
+    refuse_total,
     same_dtype,
 )
 from wtfarray._fit.default_rho import default_rho
 from wtfarray._fit.specification import Specification, is_sampled
+from wtfarray._fit.team import check_same, counts_of, loss_content
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
@@ -61,7 +66,7 @@ class Source:
         return None if seen.all() else np.flatnonzero(seen)
 
     def terms(
-        self, columns: slice, sample_weight: Array | None, batch: int | None
+        self, columns: slice, sample_weight: Array | None, batch: int | None, shards: Shards
     ) -> list[SourceTerm]:
         """The terms of the loss, on the samples that the data set has."""
         X, mask, rows = self.X, self.mask, self.samples()
@@ -71,9 +76,11 @@ class Source:
                 mask = None
             if sample_weight is not None:
                 sample_weight = take_samples(sample_weight, rows)
+        if shards.sums.comm is not None:  # each data set may lack other samples
+            shards = replace(shards, counts=counts_of(X.shape[0], shards.sums.comm))
         return [
             SourceTerm(term, columns, rows, tuple(X.shape), self.weight)
-            for term in terms_of(losses_of(self.loss), X, sample_weight, batch, mask)
+            for term in terms_of(losses_of(self.loss), X, sample_weight, batch, mask, shards)
         ]
 
 
@@ -98,7 +105,7 @@ class CoupledSpecification(Specification):
         terms, start = [], 0
         for source in self.sources:
             columns = slice(start, start + source.features)
-            terms += source.terms(columns, self.sample_weight, batch)
+            terms += source.terms(columns, self.sample_weight, batch, self.shards)
             start = columns.stop
         return FactorisationProblem(
             model=self.model,
@@ -108,6 +115,7 @@ class CoupledSpecification(Specification):
             free=self.free,
             shape=tuple(self.X.shape),
             mask=self.mask,
+            shards=self.shards,
         )
 
     def part(self, k: int) -> Specification:
@@ -125,6 +133,7 @@ class CoupledSpecification(Specification):
             free=(0, 1),
             sample_weight=self.sample_weight,
             mask=source.mask,
+            shards=self.shards,
         )
 
 
@@ -133,8 +142,14 @@ def checked_sources(
     losses: Sequence[Loss],
     weights: Sequence[float] | None,
     masks: Sequence[Array | None] | None,
+    *,
+    shared: bool = False,
 ) -> tuple[Source, ...]:
-    """Check the data sets, which must have the same samples, and their losses."""
+    """
+    Check the data sets, which must have the same samples, and their losses.
+
+    If several processes share the samples, ``shared``, this one may have none.
+    """
     for name, given in (("X", Xs), ("losses", losses), ("weights", weights), ("mask", masks)):
         if given is None and name in ("weights", "mask"):
             continue
@@ -147,8 +162,9 @@ def checked_sources(
     xp = common_namespace(**{f"X[{k}]": X for k, X in enumerate(Xs)})
     sources: list[Source] = []
     for k, (X, loss) in enumerate(zip(Xs, losses, strict=True)):
-        mask = as_mask(f"mask[{k}]", None if masks is None else masks[k], X, f"X[{k}]")
-        X = as_data(f"X[{k}]", observed(X, mask), xp)  # noqa: PLW2901
+        given = None if masks is None else masks[k]
+        mask = as_mask(f"mask[{k}]", given, X, f"X[{k}]", shared=shared)
+        X = (as_shard if shared else as_data)(f"X[{k}]", observed(X, mask), xp)  # noqa: PLW2901
         if X.ndim < 2 or X.shape[0] != Xs[0].shape[0]:
             msg = (
                 f"X[{k}] has shape {tuple(X.shape)}: expected the {Xs[0].shape[0]} samples of X[0] "
@@ -167,6 +183,43 @@ def checked_sources(
     return tuple(sources)
 
 
+def shared_sources(
+    sources: tuple[Source, ...],
+    sample_weight: Array | None,
+    comm: Communicator,
+    interrupted: Callable[[], bool],
+) -> tuple[tuple[Source, ...], Shards]:
+    """
+    The data sets of one of several processes, which have to fit together, and all their samples.
+
+    A data set with missing entries on some process has a mask on all of them.
+    """
+    sums = Sums(comm)
+    check_same(
+        sums,
+        {
+            "The shape of a sample of X": [tuple(source.X.shape[1:]) for source in sources],
+            "The dtype of X": str(sources[0].X.dtype).rpartition(".")[2],
+            "losses": b"".join(loss_content(source.loss) for source in sources),
+            "weights": [source.weight for source in sources],
+            "sample_weight (None or not)": sample_weight is None,
+        },
+    )
+    found = []
+    for k, source in enumerate(sources):
+        X = source.X
+        (mass,) = sums.numbers(float(array_namespace(X).sum(X)))
+        try:
+            refuse_total(f"X[{k}]", mass, X, positive=mass != 0.0, ranks=", on all ranks")
+        except ValueError as error:
+            raise AgreedError(error) from None
+        masked = sums.any(source.mask is not None)
+        mask = X >= 0 if masked and source.mask is None else source.mask
+        found.append(replace(source, mask=mask))
+    shards = Shards(sums, counts_of(int(sources[0].X.shape[0]), comm), interrupted)
+    return tuple(found), shards
+
+
 def specify_coupled(
     sources: tuple[Source, ...],
     rank: int,
@@ -176,10 +229,12 @@ def specify_coupled(
     free: tuple[int, ...],
     sample_weight: Array | None,
     scales: tuple[float, ...] | None = None,
+    shards: Shards = WHOLE,
 ) -> CoupledSpecification:
     """The problem of checked data sets; ``scales`` are those of an earlier fit, if given."""
     rank = positive_integer("rank", rank)
-    n, unit = sources[0].X.shape[0], all(map(_has_unit_samples, sources))
+    units = [shards.sums.all(_has_unit_samples(source)) for source in sources]
+    n, unit = sources[0].X.shape[0], all(units)
     if constraints is None:
         columns: Constraint = "columns"
         constraints = ("rows" if unit else None, *(columns for _ in sources))
@@ -198,7 +253,7 @@ def specify_coupled(
             for loss in losses_of(source.loss)
         )
         conserved = constraints[0] == "rows" and constraints[1 + k] == "columns"
-        if balanced and not (conserved and _has_unit_samples(source)):
+        if balanced and not (conserved and units[k]):
             msg = (
                 f"losses[{k}] is balanced (lam = inf): expected samples of mass one in every data "
                 "set, the default constraints, or a finite lam"
@@ -206,24 +261,29 @@ def specify_coupled(
             raise ValueError(msg)
     if scales is None:
         scales = tuple(
-            _mean_mass(source) if constraint == "columns" and not unit else 1.0
+            _mean_mass(source, shards.sums) if constraint == "columns" and not unit else 1.0
             for source, constraint in zip(sources, constraints[1:], strict=True)
         )
+    if rho is None:
+        rho = _default_rho(sources, shapes, constraints, shards)
+    else:
+        rho = _rho(rho, len(shapes))
     xp = array_namespace(sources[0].X)
     mask = None
     if any(source.mask is not None for source in sources):
         mask = xp.concat([_flat_mask(source) for source in sources], axis=1)
     return CoupledSpecification(
         kind="nmf",
-        X=xp.concat([xp.reshape(source.X, (n, -1)) for source in sources], axis=1),
+        X=xp.concat([xp.reshape(source.X, (n, source.features)) for source in sources], axis=1),
         loss=sources[0].loss,
         model=CoupledModel(scales),
         shapes=shapes,
         constraints=tuple(constraints),
-        rho=_default_rho(sources, shapes, constraints) if rho is None else _rho(rho, len(shapes)),
+        rho=rho,
         free=free,
         sample_weight=sample_weight,
         mask=mask,
+        shards=shards,
         sources=sources,
     )
 
@@ -232,6 +292,7 @@ def _default_rho(
     sources: Sequence[Source],
     shapes: Sequence[tuple[int, ...]],
     constraints: Sequence[Constraint],
+    shards: Shards,
 ) -> tuple[float, ...]:
     """
     The default weights of the entropies, from those of a fit to each data set.
@@ -240,9 +301,9 @@ def _default_rho(
     """
     pairs = []
     for source, shape, constraint in zip(sources, shapes[1:], constraints[1:], strict=True):
-        mass = float(array_namespace(source.X).sum(source.X))
+        (mass,) = shards.sums.numbers(float(array_namespace(source.X).sum(source.X)))
         pair = default_rho(
-            losses_of(source.loss), source.X, mass, (shapes[0], shape), ("rows", constraint), WHOLE
+            losses_of(source.loss), source.X, mass, (shapes[0], shape), ("rows", constraint), shards
         )
         pairs.append([source.weight * value for value in pair])
     return (sum(first for first, _ in pairs), *(atoms for _, atoms in pairs))
@@ -277,10 +338,11 @@ def _has_unit_samples(source: Source) -> bool:
     return bool(xp.all(unit))
 
 
-def _mean_mass(source: Source) -> float:
+def _mean_mass(source: Source, sums: Sums) -> float:
     """The mean mass of a sample, if entries are missing an estimate."""
     xp = array_namespace(source.X)
     count = float(math.prod(source.X.shape))
     if source.mask is not None:
         count = float(xp.sum(xp.astype(source.mask, source.X.dtype)))
-    return float(xp.sum(source.X)) / count * source.features
+    mass, count = sums.numbers(float(xp.sum(source.X)), count)
+    return mass / count * source.features

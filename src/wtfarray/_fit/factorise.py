@@ -220,16 +220,16 @@ def _fit(
     known_options(kind, given, [*known, "weights"] if kind == "cp" else known)
     comm, interrupts = team_of(given.get("comm")), Interrupts()
     if comm is None:
-        best = _run(kind, X, rank, loss, weights, given)
+        best = fit_model(kind, X, rank, loss, weights, given)
     else:
         with interrupts.held(), failing_together(comm):
-            best = _run(kind, X, rank, loss, weights, given, comm, interrupts)
+            best = fit_model(kind, X, rank, loss, weights, given, comm, interrupts)
     if not best.converged and (comm is None or comm.rank == 0):
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)
     return best
 
 
-def _run(
+def fit_model(
     kind: Kind,
     X: Array,
     rank: int | Sequence[int],
@@ -239,7 +239,7 @@ def _run(
     comm: Communicator | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Factorisation:
-    """Check the arguments and fit."""
+    """Check the arguments and fit; an error of all processes is an `AgreedError`."""
     X, found = without_labels("X", X, in_chunks=True)
     spec = specify(
         kind,

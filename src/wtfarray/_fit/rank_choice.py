@@ -6,7 +6,9 @@ import itertools
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._fit.starts import orthonormal
 from wtfarray._models.tensor import mode_products
 
 LEAST_DECREASE = 3e-4
@@ -58,7 +60,9 @@ def suggest_rank(
     return ranks[best + 1], ratios[best]
 
 
-def core_consistency(data: Array, factors: list[Array], weights: Array | None) -> float | None:
+def core_consistency(
+    data: Array, factors: list[Array], weights: Array | None, sums: Sums = ALONE
+) -> float | None:
     """
     The core consistency of a CP model, at most 100 (Bro and Kiers 2003, J. Chemometrics 17, 274).
 
@@ -74,14 +78,25 @@ def core_consistency(data: Array, factors: list[Array], weights: Array | None) -
         The factors.
     weights : array (r,) or None
         The weights of the components.
+    sums : Sums
+        Over the rows of the first mode, if several processes share them.
     """
     xp = array_namespace(data)
     modes, rank = len(factors), int(factors[0].shape[1])
     if modes < 3:
         return None
     first = factors[0] if weights is None else factors[0] * weights
-    inverses = [xp.linalg.pinv(factor) for factor in (first, *factors[1:])]
-    core = mode_products(data, inverses, range(modes))
+    inverses = [_inverse(first, sums), *(xp.linalg.pinv(factor) for factor in factors[1:])]
+    core = sums.array(mode_products(data, inverses, range(modes)))
     square = float(xp.sum(core**2.0))
     corners = sum(float(core[(r,) * modes]) for r in range(rank))
     return 100.0 * (1.0 - (square - 2.0 * corners + rank) / rank)
+
+
+def _inverse(factor: Array, sums: Sums) -> Array:
+    """The columns of the pseudo-inverse of a factor that belong to the rows of this process."""
+    xp = array_namespace(factor)
+    if not sums.shared:
+        return xp.linalg.pinv(factor)
+    basis = orthonormal(factor, sums)
+    return xp.matmul(xp.linalg.pinv(sums.array(xp.matmul(basis.mT, factor))), basis.mT)

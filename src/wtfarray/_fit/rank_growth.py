@@ -8,9 +8,10 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.result import Factorisation
 from wtfarray._models.tensor import unfold
@@ -22,6 +23,7 @@ def grow(
     ranks: Sequence[int],
     rng: np.random.Generator,
     mask: Array | None = None,
+    shards: Shards = WHOLE,
 ) -> tuple[Array | None, list[Array]]:
     """
     The blocks of a fit with columns added to its factors, in the format of ``init``.
@@ -42,6 +44,8 @@ def grow(
         Draws the slices.
     mask : array of bool, optional
         In the shape of X: True where it was observed, 0 elsewhere.
+    shards : Shards
+        Which slices other processes hold.
 
     Returns
     -------
@@ -54,16 +58,17 @@ def grow(
     sizes = tuple(factor.shape[0] for factor in fit.factors)
     data, model = (xp.reshape(tensor, sizes) for tensor in (X, observed(fit.to_tensor(), mask)))
     added = [r - factor.shape[1] for r, factor in zip(ranks, fit.factors, strict=True)]
-    slices = _draw(to_host(per_sample(xp.abs(data - model))), max(added), rng)
+    slices = _draw(shards.gathered(per_sample(xp.abs(data - model))), max(added), rng)
     mass = per_sample(data)
     unit = data / spread(xp.where(mass > 0, mass, 1.0), data)
-    overlap = xp.stack([per_sample(xp.minimum(unit, unit[i : i + 1, ...])) for i in slices], axis=1)
+    chosen = _slices(unit, slices, shards)
+    overlap = xp.stack([per_sample(xp.minimum(unit, one[None, ...])) for one in chosen], axis=1)
     # New components take at most half of the coefficients of a slice.
     part = overlap * (0.5 / xp.clip(xp.sum(overlap, axis=1, keepdims=True), min=1.0))
-    residual = xp.maximum(data - model, 0.0)
+    residual = _slices(xp.maximum(data - model, 0.0), slices, shards)
     columns = [part if fit.constraints[0] == "rows" else part * mass[:, None]]
     columns += [
-        xp.stack([xp.sum(unfold(residual[i, ...], k), axis=1) for i in slices], axis=1)
+        xp.stack([xp.sum(unfold(one, k), axis=1) for one in residual], axis=1)
         for k in range(len(sizes) - 1)
     ]
     # The first mode carries the mass, so that components have the scale of the data.
@@ -74,8 +79,10 @@ def grow(
     ]
     first = fit.factors[0] * (1.0 - xp.sum(part[:, : added[0]], axis=1, keepdims=True))
     factors = [
-        xp.concat([old, _perturbed(new[:, :m], rng)], axis=1)
-        for old, new, m in zip([first, *fit.factors[1:]], columns, added, strict=True)
+        xp.concat([old, _perturbed(new[:, :m], rng, shards, k)], axis=1)
+        for k, (old, new, m) in enumerate(
+            zip([first, *fit.factors[1:]], columns, added, strict=True)
+        )
     ]
     if fit.core is not None:
         return _grow_core(fit.core, ranks), factors
@@ -93,11 +100,20 @@ def _draw(residual: np.ndarray, count: int, rng: np.random.Generator) -> list[in
     return [int(i) for i in rng.choice(residual.size, count, replace=replace, p=p)]
 
 
-def _perturbed(columns: Array, rng: np.random.Generator) -> Array:
-    """The columns times random factors, because equal columns would remain equal."""
-    xp = array_namespace(columns)
-    noise = rng.uniform(0.5, 1.5, tuple(columns.shape))
-    return columns * xp.asarray(noise, dtype=columns.dtype, device=device_of(columns))
+def _slices(array: Array, indices: Sequence[int], shards: Shards) -> list[Array]:
+    """Some slices of an array whose first mode several processes may share, on all of them."""
+    if not shards.shared:
+        return [array[i, ...] for i in indices]
+    here = [i - shards.first for i in indices]
+    xp = array_namespace(array)
+    zeros = xp.zeros(tuple(array.shape[1:]), dtype=array.dtype, device=device_of(array))
+    mine = [array[i, ...] if 0 <= i < array.shape[0] else zeros for i in here]
+    return shards.sums.arrays(mine)[0]
+
+
+def _perturbed(columns: Array, rng: np.random.Generator, shards: Shards, k: int) -> Array:
+    """New columns of factor k times random factors, because equal columns would remain equal."""
+    return columns * asarray_like(shards.uniform(rng, 0.5, 1.5, tuple(columns.shape), k), columns)
 
 
 def _grow_core(core: Array, ranks: Sequence[int]) -> Array:

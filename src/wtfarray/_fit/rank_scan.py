@@ -8,9 +8,10 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -18,12 +19,16 @@ from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, checked_axes
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import take_samples
+from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sums import ALONE, AgreedError, Sums, failing_together, refusal
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
+    as_shard,
     common_namespace,
     instance_of,
     known_options,
@@ -31,15 +36,24 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._fit.factorise import cp, nmf, tucker
+from wtfarray._fit.factorise import fit_model
 from wtfarray._fit.journal import wants_to_stop
 from wtfarray._fit.matching import matched_cosine
+from wtfarray._fit.options import FitOptions
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.rank_choice import core_consistency
 from wtfarray._fit.rank_growth import grow
 from wtfarray._fit.rank_records import Rank, RankRecord, RankScan
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind, is_sampled
+from wtfarray._fit.team import (
+    Interrupts,
+    check_same,
+    counts_of,
+    seed_identity,
+    shared_generator,
+    team_of,
+)
 from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import ConjugateLoss, Loss, MaskedLoss
@@ -76,6 +90,7 @@ def rank_scan(
     callback: Callable[[RankRecord], object] | None = None,
     progress: bool = False,
     mask: Array | None = None,
+    comm: Communicator | None = None,
     **options: Unpack[ScanOptions],
 ) -> RankScan:
     """
@@ -114,6 +129,8 @@ def rank_scan(
         Show a progress bar (needs tqdm).
     mask : array of bool, optional
         True where X was observed, as for `cp`.
+    comm : Communicator, optional
+        A team of processes that share the samples, as for `cp`. All get the same records.
     **options
         ``rho``, ``constraints``, ``solver``, ``tol``, ``max_iter`` and ``batch``, as for `cp`.
 
@@ -138,53 +155,109 @@ def rank_scan(
     True
     """
     named = ["model", "n_seeds", "held_out", "held_out_entries", "rng", "axes", "callback"]
-    named += ["progress", "mask", *ScanOptions.__annotations__]
+    named += ["progress", "mask", "comm", *ScanOptions.__annotations__]
     known_options("rank_scan", options, named)
-    (X, found), (mask, _) = without_labels("X", X), without_labels("mask", mask)
-    xp = common_namespace(X=X)
-    mask = as_mask("mask", mask, X)
-    X = as_data("X", observed(X, mask), xp)
-    labels = checked_axes(axes, found, tuple(X.shape))
-    one_of("model", model, ("nmf", "cp", "tucker"))
-    instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
-    check_cost_labels(loss, labels)
-    order = _sorted_ranks(ranks, model)
-    generator = np.random.default_rng(rng)
-    sampled = is_sampled(loss, tuple(X.shape))
-    folds = _folds(X.shape[0], held_out, generator, sampled=sampled)
-    streams = generator.spawn(positive_integer("n_seeds", n_seeds) + len(folds))
-    whole = [_Chain(X, mask, stream) for stream in streams[: len(streams) - len(folds)]]
-    parts = [_Chain(X, mask, s, fold) for s, fold in zip(streams[len(whole) :], folds, strict=True)]
-    if held_out_entries is not None:
-        streams += generator.spawn(1)
-        blocks = _blocks(tuple(X.shape), held_out_entries, streams[-1])
-        parts.append(_Chain.without_entries(X, mask, streams[-1], blocks))
-    unstructured = None
-    if order[0] == 1:
-        unstructured = _unstructured(loss, X, mask, sampled=sampled)
-    scan = RankScan(model, [], [], unstructured)
-    with (
-        ProgressBar("rank scan", visible=progress, total=len(order) * len(streams)) as bar,
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always", UserWarning)
-        for rank in order:
-            try:
-                record, fit = _fit_rank(
-                    model, rank, loss, whole, parts, options, bar, sampled=sampled
-                )
-            except KeyboardInterrupt:
-                break
-            scan.records.append(record)
-            scan.fits.append(replace(fit, axes=labels))
-            if callback is not None and wants_to_stop(callback(record)):
-                break
+    team, interrupts = team_of(comm), Interrupts()
+    arguments = (ranks, loss, model, n_seeds, held_out, held_out_entries, rng, axes, callback)
+    # Filters of warnings are those of all threads of a process: only one rank changes them.
+    catches = team is None or team.rank == 0
+    with warnings.catch_warnings(record=True) if catches else nullcontext([]) as caught:
+        if catches:
+            warnings.simplefilter("always", UserWarning)
+        if team is None:
+            scan = _scan(X, mask, *arguments, options, ALONE, interrupts, progress=progress)
+        else:
+            with interrupts.held(), failing_together(team):
+                sums = Sums(team)
+                scan = _scan(X, mask, *arguments, options, sums, interrupts, progress=progress)
     # One warning per scan instead of one per fit.
+    caught = caught or []
     if len(caught) == 1:
         warnings.warn(f"rank_scan: {caught[0].message}", stacklevel=2)
     elif caught:
         msg = f"rank_scan: {caught[0].message} (the first of {len(caught)} warnings)"
         warnings.warn(msg, stacklevel=2)
+    return scan
+
+
+def _scan(
+    X: Array,
+    mask: Array | None,
+    ranks: Sequence[int] | Sequence[Sequence[int]],
+    loss: Loss,
+    model: Kind,
+    n_seeds: int,
+    held_out: float | None,
+    held_out_entries: float | None,
+    rng: int | np.random.Generator | None,
+    axes: Sequence[Axis | str | None] | None,
+    callback: Callable[[RankRecord], object] | None,
+    options: ScanOptions,
+    sums: Sums,
+    interrupted: Callable[[], bool],
+    *,
+    progress: bool,
+) -> RankScan:
+    """Check the arguments and fit one rank after the other."""
+
+    def check() -> tuple[Array, Array | None, tuple[Axis, ...], list[Rank]]:
+        (data, found), (seen, _) = without_labels("X", X), without_labels("mask", mask)
+        xp = common_namespace(X=data)
+        seen = as_mask("mask", seen, data, shared=sums.shared)
+        data = (as_shard if sums.shared else as_data)("X", observed(data, seen), xp)
+        labels = checked_axes(axes, found, tuple(data.shape))
+        one_of("model", model, ("nmf", "cp", "tucker"))
+        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
+        check_cost_labels(loss, labels)
+        positive_integer("n_seeds", n_seeds)
+        return data, seen, labels, _sorted_ranks(ranks, model)
+
+    X, mask, labels, order = sums.agree(check)
+    same: dict[str, object] = {"model": model, "ranks": order, "n_seeds": n_seeds}
+    same |= {"held_out": held_out, "held_out_entries": held_out_entries}
+    check_same(sums, {**same, "rng": seed_identity(rng)})
+    generator = shared_generator(rng, sums)
+    sampled = is_sampled(loss, tuple(X.shape))
+    first, samples = sums.place(int(X.shape[0]))
+
+    def draw() -> tuple[
+        list[NDArray[np.intp]], list[np.random.Generator], NDArray[np.bool_] | None
+    ]:
+        """Left-out samples and entries, of which others have some, and streams for the fits."""
+        folds = _folds(samples, held_out, generator, sampled=sampled)
+        streams, blocks = generator.spawn(n_seeds + len(folds)), None
+        if held_out_entries is not None:
+            streams += generator.spawn(1)
+            blocks = _blocks((samples, *X.shape[1:]), held_out_entries, streams[-1])
+            blocks = blocks[first : first + X.shape[0]]
+        return folds, streams, blocks
+
+    folds, streams, blocks = sums.agree(draw)
+    here = [fold[(fold >= first) & (fold < first + X.shape[0])] - first for fold in folds]
+    whole = [_Chain(X, mask, stream, sums) for stream in streams[:n_seeds]]
+    parts = [
+        _Chain(X, mask, stream, sums, fold)
+        for stream, fold in zip(streams[n_seeds : n_seeds + len(folds)], here, strict=True)
+    ]
+    if blocks is not None:
+        parts.append(_Chain.without_entries(X, mask, streams[-1], sums, blocks))
+    unstructured = None
+    if order[0] == 1:
+        unstructured = _unstructured(loss, X, mask, sums, sampled=sampled)
+    scan = RankScan(model, [], [], unstructured)
+    total = len(order) * len(streams)
+    with ProgressBar("rank scan", visible=progress and sums.leads, total=total) as bar:
+        for rank in order:
+            try:
+                record, fit = _fit_rank(
+                    model, rank, loss, whole, parts, options, bar, interrupted, sampled=sampled
+                )
+            except KeyboardInterrupt:
+                break
+            scan.records.append(record)
+            scan.fits.append(replace(fit, axes=labels))
+            if sums.any(callback is not None and wants_to_stop(callback(record))):
+                break
     return scan
 
 
@@ -196,9 +269,10 @@ class _Chain:
         X: Array,
         mask: Array | None,
         rng: np.random.Generator,
+        sums: Sums,
         left_out: NDArray[np.intp] | None = None,
     ) -> None:
-        self.X, self.mask = X, mask
+        self.X, self.mask, self.sums = X, mask, sums
         self.left_out: Array | None = None
         self.left_out_mask: Array | None = None
         if left_out is not None:
@@ -208,44 +282,58 @@ class _Chain:
                 self.mask = take_samples(mask, kept)
                 self.left_out_mask = take_samples(mask, left_out)
             for part in (self.X, self.left_out):
-                if not bool(array_namespace(part).any(part > 0)):
+                if not sums.any(bool(array_namespace(part).any(part > 0))):
                     msg = (
                         "held_out leaves a part of X that is zero everywhere: expected fewer folds"
                     )
-                    raise ValueError(msg)
+                    raise refusal(sums, ValueError(msg))
+        self._shards = WHOLE
+        if sums.comm is not None:
+            self._shards = Shards(sums, counts_of(int(self.X.shape[0]), sums.comm))
         self.last: Factorisation | None = None
         self.entries: Array | None = None
         self._rng = rng
 
     @classmethod
     def without_entries(
-        cls, X: Array, mask: Array | None, rng: np.random.Generator, blocks: NDArray[np.bool_]
+        cls,
+        X: Array,
+        mask: Array | None,
+        rng: np.random.Generator,
+        sums: Sums,
+        blocks: NDArray[np.bool_],
     ) -> _Chain:
         """Fits to all samples, without the entries of the blocks."""
         xp = array_namespace(X)
         entries = xp.asarray(blocks, device=device_of(X))
-        chain = cls(X, ~entries if mask is None else mask & ~entries, rng)
+        chain = cls(X, ~entries if mask is None else mask & ~entries, rng, sums)
         chain.entries = entries if mask is None else mask & entries
         for part in (chain.mask, chain.entries):
-            if not bool(xp.any(observed(X, part) > 0)):
+            if not sums.any(bool(xp.any(observed(X, part) > 0))):
                 msg = "held_out_entries leaves a part of X that is zero everywhere: expected less"
-                raise ValueError(msg)
+                raise refusal(sums, ValueError(msg))
         return chain
 
-    def fit_next(self, model: Kind, rank: Rank, loss: Loss, options: ScanOptions) -> Factorisation:
+    def fit_next(
+        self,
+        model: Kind,
+        rank: Rank,
+        loss: Loss,
+        options: ScanOptions,
+        interrupted: Callable[[], bool],
+    ) -> Factorisation:
         """Fit the next rank."""
         init: object = None
         if self.last is not None:
             now = [factor.shape[1] for factor in self.last.factors]
             ranks = [rank] * len(now) if isinstance(rank, int) else rank
             if all(old <= new for old, new in zip(now, ranks, strict=True)):
-                init = grow(self.last, self.X, ranks, self._rng, self.mask)
-        fit: Any = {"nmf": nmf, "cp": cp, "tucker": tucker}[model]
-        found: Factorisation = fit(
-            self.X, rank, loss, init=init, rng=self._rng, mask=self.mask, **options
-        )
-        self.last = found
-        return found
+                init = grow(self.last, self.X, ranks, self._rng, self.mask, self._shards)
+        given = cast("FitOptions", {**options, "init": init, "rng": self._rng, "mask": self.mask})
+        self.last = fit_model(model, self.X, rank, loss, None, given, self.sums.comm, interrupted)
+        if not self.last.converged and self.sums.leads:
+            warnings.warn(f"{model}: {self.last.message}", stacklevel=2)
+        return self.last
 
 
 def _fit_rank(
@@ -256,15 +344,16 @@ def _fit_rank(
     parts: list[_Chain],
     options: ScanOptions,
     bar: ProgressBar,
+    interrupted: Callable[[], bool],
     *,
     sampled: bool,
 ) -> tuple[RankRecord, Factorisation]:
     """Fit one rank; returns its record and the best fit."""
     begin = time.perf_counter()
-    converged = True
+    converged, sums = True, whole[0].sums
     fits: list[Factorisation] = []
     for chain in (*whole, *parts):
-        fits.append(chain.fit_next(model, rank, loss, options))
+        fits.append(chain.fit_next(model, rank, loss, options, interrupted))
         if fits[-1].stopped:  # an interrupted fit returns instead of raising
             raise KeyboardInterrupt
         bar.step(fits[-1].objective, fits[-1].gap)
@@ -279,7 +368,7 @@ def _fit_rank(
         rank=rank,
         objective=best.objective,
         gap=best.gap,
-        loss=_excess(loss, whole[0].X, best.to_tensor(), whole[0].mask),
+        loss=_excess(loss, whole[0].X, best.to_tensor(), whole[0].mask, sums),
         held_out=statistics.fmean(held_out) if held_out else None,
         held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
@@ -288,6 +377,8 @@ def _fit_rank(
         converged=converged,
         seconds=time.perf_counter() - begin,
     )
+    if sums.any(interrupted()):
+        raise KeyboardInterrupt
     return record, best
 
 
@@ -296,23 +387,26 @@ def _core_consistency(fit: Factorisation, chain: _Chain, loss: Loss) -> float | 
     X = chain.X
     if chain.mask is not None:  # missing entries are those of the model
         X = array_namespace(X).where(chain.mask, X, fit.to_tensor())
-    if isinstance(loss, ConjugateLoss):
+    if isinstance(loss, ConjugateLoss) and bool(array_namespace(X).any(X > 0)):
         # The model of smallest loss: X itself, blurred by the kernel of a Wasserstein loss.
         X = loss.conjugate(X, array_namespace(X).zeros_like(X))[1]
-    return core_consistency(X, fit.factors, fit.weights)
+    return core_consistency(X, fit.factors, fit.weights, chain.sums)
 
 
-def _unstructured(loss: Loss, X: Array, mask: Array | None, *, sampled: bool) -> float | None:
+def _unstructured(
+    loss: Loss, X: Array, mask: Array | None, sums: Sums, *, sampled: bool
+) -> float | None:
     """The loss per sample of a model in which every sample is constant, or all of X."""
     xp = array_namespace(X)
     seen = observed(xp.ones_like(X), mask)
     axes = tuple(range(int(sampled), X.ndim))
     counts = xp.sum(seen, axis=axes, keepdims=True)
     mean = xp.sum(X, axis=axes, keepdims=True) / xp.where(counts > 0, counts, 1.0)
-    try:
-        return _excess(loss, X, seen * mean, mask)
-    except ValueError:  # no transport to constant samples, where some costs are infinite
-        return None
+    total = math.nan
+    with suppress(ValueError):  # no transport to constant samples, where some costs are infinite
+        total = _total_excess(loss, X, seen * mean, mask)
+    total, samples = sums.numbers(total, int(X.shape[0]))
+    return None if math.isnan(total) else total / samples
 
 
 def _standard_error(values: list[float]) -> float:
@@ -325,19 +419,28 @@ def _held_out_loss(chain: _Chain, loss: Loss) -> float:
     assert fit is not None
     assert X is not None
     xp = array_namespace(X)
-    projected = fit.projection(X, mask=chain.left_out_mask)
-    if projected.stopped:  # an interrupted projection returns instead of raising
+    if chain.sums.shared and fit.constraints[0] not in (None, "rows"):
+        msg = (
+            f"held_out was given with comm and the constraint {fit.constraints[0]!r} of the first "
+            "factor, which ties samples together: expected held_out=None"
+        )
+        raise AgreedError(ValueError(msg))
+    model, stopped = X, False
+    if X.shape[0]:  # each process projects its own samples
+        projected = fit.projection(X, mask=chain.left_out_mask)
+        atoms = atoms_of(fit.factors, fit.core, fit.weights)
+        model = xp.reshape(xp.matmul(projected.factors[0], atoms.mT), tuple(X.shape))
+        stopped = projected.stopped
+    if chain.sums.any(stopped):  # an interrupted projection returns instead of raising
         raise KeyboardInterrupt
-    atoms = atoms_of(fit.factors, fit.core, fit.weights)
-    model = xp.matmul(projected.factors[0], atoms.mT)
-    return _excess(loss, X, xp.reshape(model, tuple(X.shape)), chain.left_out_mask)
+    return _excess(loss, X, model, chain.left_out_mask, chain.sums)
 
 
 def _entries_loss(chain: _Chain, loss: Loss) -> float:
     """The loss of the left-out entries of a chain, in the model of its last fit."""
     assert chain.last is not None
     X = observed(chain.X, chain.entries)
-    return _excess(loss, X, chain.last.to_tensor(), chain.entries)
+    return _excess(loss, X, chain.last.to_tensor(), chain.entries, chain.sums)
 
 
 def _blocks(
@@ -360,14 +463,27 @@ def _blocks(
     return found
 
 
-def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None) -> float:
-    """
-    The mean over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
+def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None, sums: Sums = ALONE) -> float:
+    """The mean over the samples of all processes of what `_total_excess` adds."""
+    total, samples = sums.numbers(_total_excess(loss, X, Y, mask), int(X.shape[0]))
+    return total / samples
 
-    The minimum of a debiased loss is 0. If the conjugate of the loss is not known, the mean of
+
+def _total_excess(loss: Loss, X: Array, Y: Array, mask: Array | None) -> float:
+    """
+    The sum over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
+
+    The minimum of a debiased loss is 0. If the conjugate of the loss is not known, the sum of
     ``Phi(X, Y)``.
     """
     xp, total, Y = array_namespace(X), 0.0, observed(Y, mask)
+    if X.shape[0] == 0:
+        return 0.0
+    if not bool(xp.any(X > 0)):  # the samples of this process: beside one that is not empty
+        one = xp.ones_like(X[:1, ...])
+        seen = None if mask is None else xp.concat([mask, xp.ones_like(mask[:1, ...])])
+        both = _total_excess(loss, xp.concat([X, one]), xp.concat([Y, one]), seen)
+        return both - _total_excess(loss, one, one, None)
     for part in losses_of(loss):
         debiased = isinstance(part, Wasserstein) and part.debias
         if isinstance(part, ConjugateLoss) and not debiased:
@@ -379,7 +495,7 @@ def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None) -> float:
             total += float(xp.sum(part.masked_value_and_gradient(X, Y, mask)[0]))
         else:
             total += float(xp.sum(part.value_and_gradient(X, Y)[0]))
-    return total / int(X.shape[0])
+    return total
 
 
 def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:

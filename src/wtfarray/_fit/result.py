@@ -407,7 +407,7 @@ class Factorisation:
         X = stored_or_read(X, separable=alone and is_separable(self.loss, self.constraints[0]))
         if not isinstance(X, StoredData):
             xp = common_namespace(X=X)
-            mask = as_mask("mask", without_labels("mask", mask)[0], X)
+            mask = as_mask("mask", without_labels("mask", mask)[0], X, shared=shared)
             X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:

@@ -322,7 +322,7 @@ def _read_in_chunks(
 def _in_memory(X: Array, mask: Array | None, *, shared: bool) -> tuple[Array, Array | None]:
     """The checked array, 0 where it was not observed, and its mask."""
     xp = common_namespace(X=X)
-    seen = as_mask("mask", mask, on_one_device("X", X))
+    seen = as_mask("mask", mask, on_one_device("X", X), shared=shared)
     return (as_shard if shared else as_data)("X", observed(X, seen), xp), seen
 
 

@@ -108,7 +108,8 @@ class SourceTerm:
         """The weighted value, with a gradient of the shape of the model."""
         xp = array_namespace(model)
         n, features = model.shape
-        gradient = xp.reshape(value.gradient, (self._shape[0], -1)) * self._weight
+        columns = self._columns.stop - self._columns.start
+        gradient = xp.reshape(value.gradient, (self._shape[0], columns)) * self._weight
         kind = {"dtype": model.dtype, "device": device_of(model)}
         if self._samples is not None:
             # A row of zeros for the samples that the data set lacks.

@@ -163,10 +163,9 @@ def mode_products(tensor: Array, matrices: Sequence[Array], modes: Sequence[int]
             f"all different"
         )
         raise ValueError(msg)
-    for matrix, mode in sorted(
-        zip(matrices, places, strict=True), key=lambda pair: pair[0].shape[0] / pair[0].shape[1]
-    ):
-        tensor = mode_product(tensor, matrix, mode)
+    growth = [matrix.shape[0] / max(1, matrix.shape[1]) for matrix in matrices]
+    for k in sorted(range(len(matrices)), key=lambda k: growth[k]):
+        tensor = mode_product(tensor, matrices[k], places[k])
     return tensor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
+from wtfarray._fit.coupled_result import CoupledFactorisation
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.team import counts_of
 
@@ -20,20 +22,30 @@ CHUNK = 2**20
 """Numbers in one message."""
 
 
-def gather(fit: Factorisation, comm: Communicator, /) -> Factorisation | None:
+@overload
+def gather(fit: Factorisation, comm: Communicator, /) -> Factorisation | None: ...
+
+
+@overload
+def gather(fit: CoupledFactorisation, comm: Communicator, /) -> CoupledFactorisation | None: ...
+
+
+def gather(
+    fit: Factorisation | CoupledFactorisation, comm: Communicator, /
+) -> Factorisation | CoupledFactorisation | None:
     """
     The fit to the samples of all processes, on rank 0.
 
     Parameters
     ----------
-    fit : Factorisation
+    fit : Factorisation or CoupledFactorisation
         The result of this process.
     comm : Communicator
         The team of the fit. All of its processes have to call this.
 
     Returns
     -------
-    Factorisation or None
+    Factorisation, CoupledFactorisation or None
         With all rows of the first factor and of the dual variable, in the order of the ranks; the
         labels of the samples are dropped. None on all ranks but 0.
 
@@ -50,6 +62,12 @@ def gather(fit: Factorisation, comm: Communicator, /) -> Factorisation | None:
     >>> whole.factors[0].shape, other is None
     ((8, 2), True)
     """
+    if isinstance(fit, CoupledFactorisation):
+        whole = [gather(part, comm) for part in fit.fits]
+        fits = [part for part in whole if part is not None]
+        # All data sets share their coefficients.
+        fits = [replace(part, factors=[fits[0].factors[0], part.factors[1]]) for part in fits]
+        return replace(fit, fits=fits) if fits else None
     rows = _rows(fit.factors[0], comm)
     dual = _rows(fit.dual, comm)
     if comm.rank != 0:
