@@ -106,9 +106,18 @@ class TestEqual:
         loss = wtf.Wasserstein(wtf.grid_cost(12), eps=1e-3, lam=1.0)
         check_equal(array, wtf.nmf, images(shape=(12,)), [9, 11], 3, loss)
 
-    def test_balanced(self, array):
+    @pytest.mark.parametrize("cuts", [[3, 12], [0, 12]])
+    def test_balanced(self, array, cuts):
         loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05)
-        check_equal(array, wtf.cp, images(), [3, 12], 3, loss)
+        check_equal(array, wtf.cp, images(), cuts, 3, loss)
+
+    @pytest.mark.parametrize("lam", [10.0, math.inf])
+    def test_debiased(self, array, lam):
+        """Also a rank without samples, and weights."""
+        loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05, lam=lam, debias=True)
+        check_equal(array, wtf.cp, images(), [5, 5], 3, loss)
+        weights = np.linspace(0.5, 2.0, 24)
+        check_equal(array, wtf.cp, images(), [7], 3, loss, sample_weight=weights)
 
     def test_coarse_grid(self, array):
         loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=0.05, lam=10.0)

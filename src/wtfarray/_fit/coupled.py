@@ -38,7 +38,6 @@ from wtfarray._fit.specification import checked_sample_weight
 from wtfarray._fit.starts import svd_factor
 from wtfarray._fit.team import Interrupts, check_same, shared_generator, team_of
 from wtfarray._losses.labels import check_cost_labels
-from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._models.entropy import Constraint, constrained_axes
 
@@ -188,9 +187,6 @@ def _checked(
     for k, (source, named) in enumerate(zip(sources, axes, strict=True)):
         check_cost_labels(source.loss, named)
         check_all_labels(f"X[{k}]", named[:1], axes[0][:1], "X[0]")
-    if shared and any(getattr(p, "debias", False) for s in sources for p in losses_of(s.loss)):
-        msg = "comm was given with a debiased loss: expected debias=False"
-        raise ValueError(msg)
     given = without_labels("sample_weight", options.get("sample_weight"))[0]
     return sources, axes, checked_sample_weight(given, sources[0].X, shared=shared)
 

@@ -158,9 +158,6 @@ def specify(
                 "that transports other modes, so that every process has samples of its own"
             )
             raise ValueError(msg)
-        if comm is not None and any(getattr(part, "debias", False) for part in losses_of(loss)):
-            msg = "comm was given with a debiased loss: expected debias=False"
-            raise ValueError(msg)
         weight = checked_sample_weight(sample_weight, data, shared=sums.shared)
         return data, weight, seen, summary
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import kl_divergence
@@ -54,15 +55,27 @@ class PlainTerm(Term, Protocol):
 
 
 class DebiasedTerm:
-    """A debiased Wasserstein loss; ``weights`` of the samples are those of the plain term."""
+    """
+    A debiased Wasserstein loss.
 
-    def __init__(self, plain: PlainTerm, weights: Array | None = None) -> None:
+    Parameters
+    ----------
+    plain : PlainTerm
+        The loss that is not debiased.
+    weights : array (N,), optional
+        The weights of the samples, those of the plain term.
+    sums : Sums
+        Over the samples of all processes: both problems are solved in lockstep.
+    """
+
+    def __init__(self, plain: PlainTerm, weights: Array | None = None, sums: Sums = ALONE) -> None:
         self.problem = plain.problem
         self.shape = plain.shape
         self.weights = weights
         self.symmetric_applications = 0
         """Applications of the kernel in the symmetric problem."""
         self._plain = plain
+        self._sums = sums
         self._p = array_namespace(self.problem.data).zeros_like(self.problem.data)
         self._h = 0.0 * self._p
         """``g - p`` of the last model, from which q of the next one is predicted."""
@@ -142,16 +155,17 @@ class DebiasedTerm:
             q = arriving(Y, self._h, lam, problem.mass)
             total, log_r = self._solve_symmetric(q, SYMMETRIC_SHARE * tolerance)
             found = self._evaluate_plain(Y, tolerance, max_iter)
-            if not math.isfinite(found.value):
+            if self._sums.any(not math.isfinite(found.value)):
                 return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
             self._h = self._potential_of(found.gradient) - self._p
             q = arriving(Y, self._h, lam, problem.mass)
             lag = self._error(q, log_r)
-            if lag <= LAG_SHARE * tolerance or not found.converged:
+            lag_of_all, unsolved = self._sums.numbers(lag, not found.converged)
+            if lag_of_all <= LAG_SHARE * tolerance or unsolved:
                 break
         value = found.value + self._sum(self._self_part(Y, total)) - (1.0 + CURVATURE) * lag
         gradient = self._gradient(dual_of_potential(self._h, lam, array_namespace(Y)))
-        converged = found.converged and lag <= LAG_SHARE * tolerance
+        converged = found.converged and lag_of_all <= LAG_SHARE * tolerance
         return TermValue(value, found.error + lag, found.gap + lag, gradient, converged)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
@@ -163,7 +177,10 @@ class DebiasedTerm:
         problem, lam = self._at_level, self.problem.lam
         xp = array_namespace(model)
         Y = stack(problem, model)
-        largest = 1.0 if self.weights is None else max(1.0, float(xp.max(self.weights)))
+        largest = 1.0
+        if self.weights is not None:
+            here = float(xp.max(self.weights)) if self.weights.shape[0] else 0.0
+            largest = max(1.0, self._sums.largest(here))
         for _ in range(MAX_ROUNDS):
             q = arriving(Y, self._h, lam, problem.mass)
             self._solve_symmetric(q, CERTIFIED_SHARE * tolerance / largest)
@@ -171,14 +188,15 @@ class DebiasedTerm:
             plain = unstack(problem, plain, self.shape)
             found = self._plain.certify(plain, 0.5 * tolerance, max_iter)
             g = self._potential_of(found.gradient)
-            bounds = debiased_bounds(problem, self._own_transport(), g, Y, self._p)
+            own, value, gap, u = self._own_transport(), 0.0, 0.0, Y
+            if Y.shape[0]:  # a process may have no samples
+                bounds = debiased_bounds(problem, own, g, Y, self._p).bounds
+                value, gap, u = self._sum(bounds.values), self._sum(bounds.gaps), bounds.u
             self._h = g - self._p
-            gap = self._sum(bounds.bounds.gaps)
-            if gap <= tolerance or not found.converged or problem.conserves_mass:
+            gap_of_all, unsolved = self._sums.numbers(gap, not found.converged)
+            if gap_of_all <= tolerance or unsolved or problem.conserves_mass:
                 break
-        value = self._sum(bounds.bounds.values)
-        gradient = self._gradient(bounds.bounds.u)
-        return TermValue(value, gap, gap, gradient, gap <= tolerance)
+        return TermValue(value, gap, gap, self._gradient(u), gap_of_all <= tolerance)
 
     def _evaluate_plain(self, Y: Array, tolerance: float, max_iter: int) -> TermValue:
         model = unstack(self.problem, shifted_model(Y, self._p, self.problem.lam), self.shape)
@@ -197,6 +215,7 @@ class DebiasedTerm:
             known=known[1] if known is not None and known[0] is self._p else None,
             safe=False,
             weights=self.weights,
+            sums=self._sums,
         )
         self.symmetric_applications += int(found.applications)
         self._p = found.p
@@ -220,7 +239,7 @@ class DebiasedTerm:
     def _own_transport(self) -> SelfTransport:
         """The transport of X to itself, at the current level."""
         if self._own is None:
-            self._own = self_transport(self._at_level.kernel, self._at_level.data)
+            self._own = self_transport(self._at_level.kernel, self._at_level.data, self._sums)
         return self._own
 
     def _potential_of(self, gradient: Array) -> Array:

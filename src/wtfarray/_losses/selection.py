@@ -58,7 +58,7 @@ def _term(
     if isinstance(loss, Wasserstein):
         plain = _transport_term(loss, X, sample_weight, batch, mask, shards)
         weights = plain.weights if isinstance(plain, TransportTerm) else None
-        return DebiasedTerm(plain, weights) if loss.debias else plain
+        return DebiasedTerm(plain, weights, shards.sums) if loss.debias else plain
     if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind_checked(X)
         return ExactTerm(bound.data, bound.value_and_gradient, sample_weight)

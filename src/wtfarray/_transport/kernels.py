@@ -85,6 +85,8 @@ class GibbsKernel:
         return tuple(axis.adjoint for axis in self.axes)
 
     def _log_product(self, logs: Array, axes: tuple[AxisKernel, ...]) -> Array:
+        if logs.shape[0] == 0:  # a process without samples
+            return logs
         if sums_over_pairs(logs.shape[0], math.prod(logs.shape[1:])):
             return _log_apply_dense(logs, dense([a.cost for a in axes]) * (-1.0 / self.eps))
         return _log_apply(logs, axes)

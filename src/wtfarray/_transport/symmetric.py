@@ -16,6 +16,7 @@ import numpy as np
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.banded import BandedCost
@@ -62,13 +63,14 @@ def solve_symmetric(
     safe: bool = True,
     max_iter: int = MAX_ITER,
     weights: Array | None = None,
+    sums: Sums = ALONE,
 ) -> SymmetricPotential:
     """
     Solve ``p/eps + log K exp(p/eps) = log q`` from p until the errors sum up to the tolerance.
 
     ``known`` is `SymmetricPotential.log_product` of p, for a similar q, if it has been computed
     before. Plain kernel products are tried first unless ``safe``. Errors are weighted by
-    ``weights``, (N,), if there are any.
+    ``weights``, (N,), if there are any, and added over the samples of all processes by ``sums``.
     """
     xp = array_namespace(q)
     flow, eps = kernel.flow, kernel.eps
@@ -86,7 +88,7 @@ def solve_symmetric(
 
     def unfinished(state: tuple[Array, ...]) -> Array:
         error = state[3] if weights is None else state[3] * weights
-        return (xp.sum(error) > tolerance) & (state[4] < max_iter)
+        return (sums.array(xp.sum(error)) > tolerance) & (state[4] < max_iter)
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         p, _, residual, error, count, move, ratio, start = state
@@ -146,7 +148,7 @@ class SelfTransport(NamedTuple):
     """``log K mu``, (N, ...)."""
 
 
-def self_transport(kernel: GibbsKernel, x: Array) -> SelfTransport:
+def self_transport(kernel: GibbsKernel, x: Array, sums: Sums = ALONE) -> SelfTransport:
     """
     ``-OT(x, x)/2`` to rounding.
 
@@ -156,8 +158,8 @@ def self_transport(kernel: GibbsKernel, x: Array) -> SelfTransport:
     """
     xp = array_namespace(x)
     mass = per_sample(x)
-    tolerance = kernel.eps * float(xp.finfo(x.dtype).eps) * xp.sum(mass)
-    found = solve_symmetric(kernel, x, xp.zeros_like(x), tolerance)
+    tolerance = kernel.eps * float(xp.finfo(x.dtype).eps) * sums.array(xp.sum(mass))
+    found = solve_symmetric(kernel, x, xp.zeros_like(x), tolerance, sums=sums)
     live = x > 0
     r = xp.where(live, xp.exp(found.log_marginal(kernel.eps)), 0.0)
     return SelfTransport(
