@@ -26,6 +26,20 @@ def set_thresholds(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     monkeypatch.setattr(_dispatch, "THRESHOLDS", replace(_dispatch.THRESHOLDS, **fields))
 
 
+def sizes_made_dense(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of all matrices of SciPy that are made dense, from now on in this test."""
+    compressed = pytest.importorskip("scipy.sparse._compressed")
+    sizes: list[tuple[int, ...]] = []
+    plain = compressed._cs_matrix.toarray
+
+    def toarray(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(tuple(self.shape))
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(compressed._cs_matrix, "toarray", toarray)
+    return sizes
+
+
 def to_numpy(x: Any) -> np.ndarray:
     """Copy an array of any backend, on any of its devices, to NumPy."""
     if array_api_compat.is_array_api_strict_namespace(array_api_compat.array_namespace(x)):

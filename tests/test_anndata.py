@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, set_thresholds, sizes_made_dense
 
 import wtfarray as wtf
 from wtfarray import anndata as wad
@@ -77,6 +77,51 @@ class TestAnnData:
             found = wad.nmf(stand_in(kind(counts())), 2, wtf.KullbackLeibler(), **FAST)
             assert np.array_equal(found.factors[1], dense.factors[1])
 
+    def test_large_sparse_matrix_is_never_dense(self, monkeypatch):
+        sparse = pytest.importorskip("scipy.sparse")
+        set_thresholds(monkeypatch, chunk_entries=4 * GENES, chunk_batches=1)
+        sizes = sizes_made_dense(monkeypatch)
+        for kind in (sparse.csr_matrix, sparse.csc_array):
+            fit = wad.nmf(stand_in(kind(counts())), 2, rng=0, max_iter=2)
+            assert fit.shape == (CELLS, GENES)
+        assert {rows for rows, _ in sizes} == {1, 4, GENES}  # and the Gram matrix of the features
+
+    @pytest.mark.filterwarnings("default::UserWarning")
+    @pytest.mark.parametrize("kind", ["dense", "sparse"])
+    def test_empty_cells_are_left_out(self, kind):
+        X, loss = counts(), wtf.KullbackLeibler()
+        X[[2, 5]] = 0.0
+        stored = X if kind == "dense" else pytest.importorskip("scipy.sparse").csr_array(X)
+        data = stand_in(stored)
+        with pytest.warns(UserWarning, match="2 of 12 cells have no counts of the features"):
+            fit = wad.nmf(data, 2, loss, **FAST)
+        kept = np.delete(X, [2, 5], axis=0)
+        plain = wtf.nmf(kept / kept.sum(axis=1, keepdims=True), 2, loss, **FAST)
+        assert np.array_equal(np.delete(data.obsm["X_wtf"], [2, 5], axis=0), plain.factors[0])
+        assert not data.obsm["X_wtf"][[2, 5]].any()
+        assert fit.axis(0).values[2] == "cell3"
+
+    @pytest.mark.parametrize(
+        ("marks", "message"),
+        [
+            ([True] * 8 + [None], r"has the entry None: expected True or False"),
+            (["False"] * 9, r"var\['highly_variable'\] has the entry 'False': expected True or"),
+            ([1.0] * 7 + [np.nan] * 2, r"is NaN for 2 features: .* fillna\(False\)"),
+        ],
+    )
+    def test_marks_that_are_no_marks(self, marks, message):
+        pandas = pytest.importorskip("pandas")
+        data = stand_in(counts(), highly_variable=pandas.Series(marks, dtype=object).to_numpy())
+        data.var["highly_variable"] = data.var["highly_variable"].infer_objects()
+        with pytest.raises((TypeError, ValueError), match=message):
+            wad.nmf(data, 2)
+
+    def test_data_in_layers_only(self):
+        data = stand_in(counts())
+        data.X = None
+        with pytest.raises(ValueError, match=r"data.X is None: expected a layer, 'counts'"):
+            wad.nmf(data, 2)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -119,6 +164,33 @@ class TestMuData:
         data.mod["protein"] = stand_in(counts(5, seed=3)[2:], cells=names)
         fit = wad.nmf(data, 2, dict.fromkeys(data.mod, wtf.KullbackLeibler()), **FAST)
         assert fit.coefficients.shape == (CELLS, 2)
+        assert fit.fits[1].axis(1).values == tuple(f"gene{k}" for k in range(5))
+        assert fit.fits[1].axis(0).values == tuple(data.obs_names)
+
+    def test_empty_cells_are_missing(self):
+        """In one modality; those that are empty in all get zeros."""
+        sparse = pytest.importorskip("scipy.sparse")
+        losses = dict.fromkeys(["rna", "protein"], wtf.KullbackLeibler())
+        data, same = self.stand_in(), self.stand_in()
+        for name, part in data.mod.items():
+            part.X[[1, 7] if name == "rna" else [7]] = 0.0
+            same.mod[name].X = sparse.csc_matrix(part.X)
+        fit, found = (wad.nmf(d, 2, losses, **FAST) for d in (data, same))
+        assert not data.obsm["X_wtf"][7].any()
+        assert (data.obsm["X_wtf"][1] > 0).any()
+        np.testing.assert_allclose(fit.coefficients.sum(axis=1), 1.0)
+        assert np.array_equal(fit.coefficients, found.coefficients)
+
+    def test_modality_in_another_order(self):
+        sparse = pytest.importorskip("scipy.sparse")
+        losses = dict.fromkeys(["rna", "protein"], wtf.KullbackLeibler())
+        data = self.stand_in()
+        fit = wad.nmf(data, 2, losses, **FAST)
+        for kind in (np.asarray, sparse.csr_array):
+            names = data.obs_names[::-1]
+            data.mod["rna"] = stand_in(kind(counts()[::-1]), cells=names)
+            found = wad.nmf(data, 2, losses, **FAST)
+            assert np.array_equal(found.coefficients, fit.coefficients)
 
     def test_unknown_modalities_are_refused(self):
         with pytest.raises(ValueError, match="weights names the modality 'atac': expected some"):
@@ -140,6 +212,7 @@ class TestPackages:
         read = package.read_h5ad(tmp_path / "data.h5ad")
         assert np.array_equal(read.varm["wtf"], data.varm["wtf"])
 
+    @pytest.mark.filterwarnings("ignore:From 0.4:FutureWarning")  # of the constructor
     def test_mudata(self):
         package, mudata = (pytest.importorskip(name) for name in ("anndata", "mudata"))
         parts = {"rna": package.AnnData(counts()), "protein": package.AnnData(counts(5, seed=3))}

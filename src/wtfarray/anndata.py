@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.containers import is_a
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.sparse import divided_rows, is_sparse, to_csr
 from wtfarray._arrays.validation import instance_of
 from wtfarray._fit import factorise
 from wtfarray._fit.coupled import coupled
@@ -50,8 +52,9 @@ def nmf(
     Parameters
     ----------
     data : anndata.AnnData or mudata.MuData
-        Non-negative data, dense or sparse. Of a sparse matrix, only the features that are used are
-        made dense. Cells that a modality of a MuData lacks are missing entries.
+        Non-negative data, dense or sparse. A large sparse matrix is never made dense as a whole.
+        Empty cells are left out, with a warning, and get coefficients of 0. Cells that a modality
+        of a MuData lacks, or that are empty there, are missing entries of it.
     rank : int
         Number of components.
     loss : Loss, or a mapping from modality to Loss, optional
@@ -95,12 +98,20 @@ def nmf(
         msg = "loss is a mapping, but data is an AnnData: expected one loss"
         raise TypeError(msg)
     used = _used_features("data", data, use_highly_variable)
-    X = _matrix("data", data, layer, used, normalise=normalise)
-    axes = (Axis("cell", _names(data.obs_names)), Axis("feature", _names(data.var_names[used])))
+    X, filled = _matrix("data", data, layer, used, normalise=normalise)
+    if not filled.all():
+        X = X[np.flatnonzero(filled)]
+        msg = (
+            f"nmf: {int((~filled).sum())} of {filled.size} cells have no counts of the features "
+            "that are used: they are left out, and get coefficients of 0"
+        )
+        warnings.warn(msg, stacklevel=2)
+    cells = Axis("cell", _names(data.obs_names[filled]))
+    axes = (cells, Axis("feature", _names(data.var_names[used])))
     chosen = _default_loss(X) if loss is None else loss
     fit = factorise.nmf(X, rank, chosen, **{"axes": axes, **options})
-    data.obsm[f"X_{key}"] = to_host(fit.factors[0])
-    data.varm[key] = _all_features(to_host(fit.factors[1]), used)
+    data.obsm[f"X_{key}"] = _of_all(to_host(fit.factors[0]), filled)
+    data.varm[key] = _of_all(to_host(fit.factors[1]), used)
     data.uns[key] = _facts(fit, layer, used, normalise=normalise)
     return fit
 
@@ -129,17 +140,17 @@ def _nmf_of_modalities(
             msg = f"{what} names the modality {min(unknown)!r}: expected some of {expected}"
             raise ValueError(msg)
     cells = {name: i for i, name in enumerate(data.obs_names)}
-    arrays, masks, used = [], [], {}
+    arrays, masks, axes, used = [], [], [], {}
     for name, part in modalities.items():
         used[name] = _used_features(f"data[{name!r}]", part, use_highly_variable)
-        X = _matrix(f"data[{name!r}]", part, layer, used[name], normalise=normalise)
-        rows = [cells[cell] for cell in part.obs_names]
-        whole = np.zeros((len(cells), X.shape[1]), dtype=X.dtype)
-        whole[rows] = X
+        X, filled = _matrix(f"data[{name!r}]", part, layer, used[name], normalise=normalise)
+        place = np.asarray([cells[cell] for cell in part.obs_names], dtype=np.intp)
         seen = np.zeros((len(cells), 1), dtype=bool)
-        seen[rows] = True
-        arrays.append(whole)
+        seen[place[filled]] = True
+        arrays.append(_in_order(X, place, len(cells)))
         masks.append(None if seen.all() else seen)
+        labels = _names(part.var_names[used[name]])
+        axes.append((Axis("cell", _names(data.obs_names)), Axis("feature", labels)))
         if losses.get(name) is None:
             losses[name] = _default_loss(X)
     fit = coupled(
@@ -148,11 +159,12 @@ def _nmf_of_modalities(
         [losses[name] for name in modalities],
         weights=[shares.get(name, 1.0) for name in modalities],
         mask=masks,
-        **options,
+        **{"axes": axes, **options},
     )
-    data.obsm[f"X_{key}"] = to_host(fit.coefficients)
+    seen = np.any([np.ones((len(cells), 1)) if mask is None else mask for mask in masks], axis=0)
+    data.obsm[f"X_{key}"] = np.where(seen, to_host(fit.coefficients), 0.0)
     for (name, part), atoms in zip(modalities.items(), fit.fits, strict=True):
-        part.varm[key] = _all_features(to_host(atoms.factors[1]), used[name])
+        part.varm[key] = _of_all(to_host(atoms.factors[1]), used[name])
         part.uns[key] = _facts(atoms, layer, used[name], normalise=normalise)
     return fit
 
@@ -172,7 +184,7 @@ def _used_features(
         msg = f"{name} has no var['highly_variable']: expected marks, or use_highly_variable=False"
         raise ValueError(msg)
     if marked and use_highly_variable is not False:
-        used = np.asarray(data.var["highly_variable"], dtype=bool)
+        used = _marks(f"{name}.var['highly_variable']", data.var["highly_variable"])
         if not used.any():
             msg = f"{name} has no feature marked in var['highly_variable']: expected at least one"
             raise ValueError(msg)
@@ -180,26 +192,69 @@ def _used_features(
     return np.ones(len(data.var_names), dtype=bool)
 
 
+def _marks(name: str, column: Any) -> NDArray[np.bool_]:
+    """A column of marks as bool; refuse text and missing marks, which would all count as True."""
+    values = np.asarray(column)
+    if values.dtype.kind not in "biuf":
+        flags = [isinstance(value, (bool, np.bool_)) for value in values]
+        if not all(flags):
+            wrong = values[flags.index(False)]
+            msg = f"{name} has the entry {wrong!r}: expected True or False for every feature"
+            raise TypeError(msg)
+    missing = int(np.isnan(values).sum()) if values.dtype.kind == "f" else 0
+    if missing:
+        msg = (
+            f"{name} is NaN for {missing} features: expected True or False for every feature, for "
+            "example by fillna(False)"
+        )
+        raise ValueError(msg)
+    return values.astype(bool)
+
+
 def _matrix(
     name: str, data: Any, layer: str | None, used: NDArray[np.bool_], *, normalise: bool
-) -> NDArray[Any]:
-    """The features that are used, dense."""
+) -> tuple[Any, NDArray[np.bool_]]:
+    """The features that are used, sparse if they are stored so; and which cells are not empty."""
     if layer is not None and layer not in data.layers:
         expected = ", ".join(map(repr, data.layers)) or "None, there are no layers"
         msg = f"layer is {layer!r}, which {name} does not have: expected {expected}"
         raise ValueError(msg)
     stored = data.X if layer is None else data.layers[layer]
-    part = stored[:, np.flatnonzero(used)]
-    X: NDArray[Any] = np.asarray(part.toarray() if hasattr(part, "toarray") else part)
-    if X.dtype not in (np.float32, np.float64):
-        X = X.astype(np.float64)
+    if stored is None:
+        expected = ", ".join(map(repr, data.layers)) or "data in X"
+        msg = f"{name}.X is None: expected a layer, {expected}"
+        raise ValueError(msg)
+    X = stored[:, np.flatnonzero(used)]
+    if is_sparse(X):
+        X = to_csr(X)
+        mass = X @ np.ones(X.shape[1])
+    else:
+        X = np.asarray(X)
+        X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+        mass = X.sum(axis=1)
+    filled = ~(mass == 0)  # also of cells with bad entries, which the fit refuses
     if normalise:
-        mass = X.sum(axis=1, keepdims=True)
-        X = X / np.where(mass > 0, mass, 1)
-    return X
+        divisors = np.where(mass > 0, mass, 1)
+        X = divided_rows(X, divisors) if is_sparse(X) else X / divisors[:, None]
+    return X, filled
 
 
-def _default_loss(X: NDArray[Any]) -> Wasserstein:
+def _in_order(X: Any, place: NDArray[np.intp], cells: int) -> Any:
+    """The cells at their places among all cells, sparse if X is; zero for those that are not."""
+    if np.array_equal(place, np.arange(cells)):
+        return X
+    if is_sparse(X):
+        # An empty row is appended, for the cells that X does not have.
+        X.resize((X.shape[0] + 1, X.shape[1]))
+        rows = np.full(cells, X.shape[0] - 1)
+        rows[place] = np.arange(place.size)
+        return X[rows]
+    whole = np.zeros((cells, X.shape[1]), dtype=X.dtype)
+    whole[place] = X
+    return whole
+
+
+def _default_loss(X: Any) -> Wasserstein:
     return Wasserstein(feature_cost(X, "cosine"), EPS, LAM)
 
 
@@ -207,10 +262,12 @@ def _names(index: Any) -> list[str]:
     return [str(name) for name in index]
 
 
-def _all_features(atoms: NDArray[np.float64], used: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The atoms on all features: 0 on those that were not used."""
-    whole = np.zeros((used.size, atoms.shape[1]))
-    whole[used] = atoms
+def _of_all(rows: NDArray[np.float64], used: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The rows of the cells or features that were used, and 0 for the others."""
+    if used.all():
+        return rows
+    whole = np.zeros((used.size, rows.shape[1]), dtype=rows.dtype)
+    whole[used] = rows
     return whole
 
 

@@ -8,6 +8,7 @@ import pytest
 from helpers import numpy_only
 
 import wtfarray as wtf
+from wtfarray._arrays.axes import check_order
 from wtfarray._arrays.containers import without_labels
 
 pytestmark = numpy_only
@@ -57,7 +58,91 @@ class TestPandas:
             wtf.nmf(frame, 1, wtf.Frobenius())
 
 
+def frame(X, rows=None):
+    return pytest.importorskip("pandas").DataFrame(X, index=rows, columns=["a", "b", "c"])
+
+
+class TestLabelsAreCompared:
+    """Of masks and weights with those of the data, which would be used in a wrong order."""
+
+    loss = wtf.KullbackLeibler()
+    rows = ("u", "v", "w", "x")
+
+    def data(self):
+        X = np.random.default_rng(0).gamma(1.0, size=(4, 3))
+        return frame(X, self.rows), frame(X.max() > X, self.rows)
+
+    def calls(self, X, mask):
+        """Every function that takes a mask."""
+        fit = wtf.nmf(X, 1, self.loss, rng=0, tol=1e-2)
+        both = wtf.coupled([X, X], 1, [self.loss] * 2, rng=0, tol=1e-2)
+        atoms = fit.factors[1].T
+        move = wtf.Wasserstein(wtf.grid_cost(3), 0.5, 1.0)
+        yield lambda: wtf.nmf(X, 1, self.loss, mask=mask, rng=0, tol=1e-2)
+        yield lambda: fit.project(X, mask=mask)
+        yield lambda: wtf.rank_scan(X, [1], self.loss, mask=mask, n_seeds=1, held_out=None)
+        yield lambda: wtf.coupled([X, X], 1, [self.loss] * 2, mask=[mask, None], rng=0, tol=1e-2)
+        yield lambda: both.project([X, None], mask=[mask, None])
+        yield lambda: wtf.unmix(X, atoms, move, mask=mask)
+        yield lambda: wtf.wasserstein(X, X, move, mask=mask)
+
+    def test_same_labels_are_accepted(self):
+        for call in self.calls(*self.data()):
+            call()
+
+    def test_masks_in_another_order_are_refused(self):
+        X, mask = self.data()
+        message = r"mask(\[0\])? has the label 'c' at index 0 of mode 1, where X(\[0\])? has 'a'"
+        for call in self.calls(X, mask[["c", "b", "a"]]):
+            with pytest.raises(ValueError, match=message):
+                call()
+
+    def test_weights_in_another_order_are_refused(self):
+        X, _ = self.data()
+        weight = pytest.importorskip("pandas").Series(np.ones(4), index=self.rows[::-1])
+        message = "sample_weight has the label 'x' at index 0 of mode 0, where X"
+        with pytest.raises(ValueError, match=message):
+            wtf.nmf(X, 1, self.loss, sample_weight=weight)
+        with pytest.raises(ValueError, match=message):
+            wtf.coupled([X, X], 1, [self.loss] * 2, sample_weight=weight)
+
+    def test_labels_given_for_a_plain_array_count_too(self):
+        X, mask = self.data()
+        axes = [None, wtf.Axis("letter", ["a", "c", "b"])]
+        with pytest.raises(ValueError, match="mask has the label 'b' at index 1 of mode 1"):
+            wtf.nmf(X.to_numpy(), 1, self.loss, mask=mask, axes=axes)
+
+    def test_masks_that_broadcast(self):
+        X, _ = self.data()
+        for seen in (frame(np.array([[True, True, False]]), ["any"]), None):
+            wtf.nmf(X, 1, self.loss, mask=seen, rng=0, tol=1e-2)
+        seen = frame(np.array([[True, True, False]]))[["b", "a", "c"]]
+        with pytest.raises(ValueError, match="mask has the label 'b' at index 0 of mode 1"):
+            wtf.nmf(X, 1, self.loss, mask=seen)
+
+    def test_modes_in_another_order(self):
+        sample, letter = wtf.Axis("sample"), wtf.Axis("letter")
+        check_order("X", [letter, wtf.Axis("number")], [letter, sample], "the fit")
+        check_order("X", [wtf.Axis(), letter], [sample, letter], "the fit")
+        message = "X has the mode 'letter' in place 0, where the fit has 'sample': expected"
+        with pytest.raises(ValueError, match=message):
+            check_order("X", [letter, sample], [sample, letter], "the fit")
+
+
 class TestXarray:
+    def test_modes_in_another_order_are_refused(self):
+        xarray = pytest.importorskip("xarray")
+        X = np.random.default_rng(0).gamma(1.0, size=(4, 3, 3))
+        array = xarray.DataArray(X, dims=("sample", "emission", "excitation"))
+        fit = wtf.cp(array, 1, wtf.KullbackLeibler(), rng=0, tol=1e-2)
+        fit.project(array)
+        turned = array.transpose("sample", "excitation", "emission")
+        message = "has the mode 'excitation' in place 1, where"
+        with pytest.raises(ValueError, match=f"X {message} the fit has 'emission'"):
+            fit.project(turned)
+        with pytest.raises(ValueError, match=f"mask {message} X has 'emission'"):
+            wtf.cp(array, 1, wtf.KullbackLeibler(), mask=turned > 0.1)
+
     def test_data_array(self):
         xarray = pytest.importorskip("xarray")
         coordinate = ("wavelength", [400, 410, 420], {"units": "nm"})

@@ -11,7 +11,7 @@ import wtfarray as wtf
 from wtfarray._arrays.sparse import SparseSamples, gram_of_columns, is_sparse, to_dense
 
 X = np.random.default_rng(0).gamma(1.0, size=(8, 6)) * (np.arange(48).reshape(8, 6) % 3 > 0)
-KINDS = ["csr_array", "csc_array", "coo_array", "csr_matrix", "coo_matrix"]
+KINDS = ["csr_array", "csc_array", "coo_array", "csr_matrix", "lil_array", "dok_matrix"]
 FAST = {"rng": 0, "tol": 1e-3}
 
 
@@ -53,6 +53,13 @@ class TestScipy:
         with pytest.warns(UserWarning, match="max_iter"):
             dense = wtf.nmf(wide.toarray(), 2, wtf.KullbackLeibler(), **options)
         assert np.array_equal(fit.factors[1], dense.factors[1])
+
+    def test_tensor_in_coordinates(self):
+        """SciPy's coordinates may have more than two modes, its other formats not."""
+        sparse = pytest.importorskip("scipy.sparse")
+        T = X.reshape(8, 3, 2)
+        found, dense = (wtf.cp(Z, 2, wtf.Frobenius(), **FAST) for Z in (sparse.coo_array(T), T))
+        assert np.array_equal(found.factors[1], dense.factors[1])
 
     def test_samples_are_read_as_they_are_asked_for(self):
         samples = SparseSamples(scipy_sparse("coo_array"))
@@ -105,10 +112,23 @@ class TestPydata:
         sparse = pytest.importorskip("sparse")
         T = X.reshape(8, 3, 2)
         loss = wtf.KullbackLeibler()
-        found, dense = (wtf.cp(data, 2, loss, **FAST) for data in (sparse.COO.from_numpy(T), T))
+        dense = wtf.cp(T, 2, loss, **FAST)
+        for kind in (sparse.COO, sparse.GCXS, sparse.DOK):
+            found = wtf.cp(kind.from_numpy(T), 2, loss, **FAST)
+            assert np.array_equal(found.factors[1], dense.factors[1])
+        options = {"rng": 0, "tol": 1e-3, "chunk": 3}
+        found, dense = (wtf.cp(data, 2, loss, **options) for data in (sparse.COO.from_numpy(T), T))
         assert np.array_equal(found.factors[1], dense.factors[1])
         cost = wtf.feature_cost(sparse.COO.from_numpy(X))
         np.testing.assert_allclose(cost, wtf.feature_cost(X), atol=1e-7)
+
+    def test_other_fill_value(self):
+        sparse = pytest.importorskip("sparse")
+        Z = sparse.COO.from_numpy(X) + 1.0
+        assert Z.fill_value == 1.0
+        np.testing.assert_allclose(wtf.feature_cost(Z), wtf.feature_cost(X + 1.0), atol=1e-12)
+        found, dense = (wtf.nmf(data, 2, wtf.Frobenius(), **FAST) for data in (Z, X + 1.0))
+        assert np.array_equal(found.factors[1], dense.factors[1])
 
 
 class TestTorch:

@@ -35,6 +35,27 @@ class TestFeatureCost:
         cost = wtf.feature_cost(Z, metric, scale=None)
         assert cost[2].tolist() == [1.0, 1.0, 0.0, 1.0, 1.0]
 
+    @pytest.mark.parametrize("metric", ["cosine", "correlation"])
+    def test_columns_are_judged_by_their_own_scale(self, array, metric):
+        """Neither metric depends on the scales of the features, not even in float32."""
+        scales = np.asarray([1.0, 1e-12, 1e12, 1e-18, 1e18])
+        expected = wtf.feature_cost(X, metric, scale=None)
+        found = wtf.feature_cost(array(X * scales, "float32"), metric, scale=None)
+        np.testing.assert_allclose(to_numpy(found), expected, atol=1e-5)
+
+    def test_constant_columns_in_single_precision(self, array):
+        Z = np.random.default_rng(0).gamma(0.5, size=(3000, 4)) + 10.0
+        Z[:, 2] = 123.4567  # the sum of which has rounding errors
+        cost = wtf.feature_cost(array(Z, "float32"), "correlation", scale=None)
+        assert to_numpy(cost)[2].tolist() == [1.0, 1.0, 0.0, 1.0]
+
+    @numpy_only
+    @pytest.mark.parametrize("kind", ["lil_array", "dok_array", "dia_array", "bsr_array"])
+    def test_every_sparse_format(self, kind):
+        sparse = pytest.importorskip("scipy.sparse")
+        found = wtf.feature_cost(getattr(sparse, kind)(X))
+        np.testing.assert_allclose(found, wtf.feature_cost(X), atol=1e-12)
+
     @numpy_only
     def test_several_modes_are_flattened(self):
         Z = X.reshape(7, 5, 1)

@@ -118,33 +118,34 @@ def _text(value: object) -> str:
 
 
 def checked_axes(
-    given: object, found: tuple[Axis, ...], shape: tuple[int, ...]
+    given: object, found: tuple[Axis, ...], shape: tuple[int, ...], name: str = "axes"
 ) -> tuple[Axis, ...]:
     """
     The labels of data of this shape: those given by the user, else those found with the data.
 
-    Empty if there are none at all.
+    Empty if there are none at all. ``name`` is that of the argument, for messages.
     """
     axes = found or (Axis(),) * len(shape)
     if given is not None:
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(shape):
             count = len(given) if isinstance(given, Sequence) else type(given).__name__
-            msg = f"axes is {given!r} ({count}): expected {len(shape)} entries, one for each mode"
+            msg = f"{name} is {given!r} ({count}): expected {len(shape)} entries, one for each mode"
             raise ValueError(msg)
-        axes = tuple(_checked(k, entry, axes[k]) for k, entry in enumerate(given))
+        axes = tuple(_checked(f"{name}[{k}]", e, axes[k]) for k, e in enumerate(given))
     for k, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         if axis.values is not None and len(axis.values) != size:
-            msg = f"axes[{k}] has {len(axis.values)} values: expected {size}, the size of mode {k}"
+            count = len(axis.values)
+            msg = f"{name}[{k}] has {count} values: expected {size}, the size of mode {k}"
             raise ValueError(msg)
     return axes if any(axis != Axis() for axis in axes) else ()
 
 
-def _checked(k: int, entry: object, found: Axis) -> Axis:
+def _checked(name: str, entry: object, found: Axis) -> Axis:
     if entry is None:
         return found
     if isinstance(entry, str):
         return Axis(entry, found.values, found.unit)
-    instance_of(f"axes[{k}]", entry, Axis, "an Axis, the name of a mode, or None")
+    instance_of(name, entry, Axis, "an Axis, the name of a mode, or None")
     assert isinstance(entry, Axis)
     return entry
 
@@ -172,6 +173,40 @@ def check_all_labels(
     pairs = zip(found, expected, strict=True) if found and expected else ()
     for k, (labels, others) in enumerate(pairs):
         check_labels(name, labels, first + k, others, whose)
+    check_order(name, found, expected, whose, first)
+
+
+def check_order(
+    name: str, found: Sequence[Axis], expected: Sequence[Axis], whose: str, first: int = 0
+) -> None:
+    """Refuse modes in another order: one with the name that another mode has elsewhere."""
+    names = [axis.name for axis in expected]
+    for k, (labels, others) in enumerate(zip(found, expected, strict=False)):
+        if labels.name is None or labels.name == others.name or labels.name not in names:
+            continue
+        msg = (
+            f"{name} has the mode {labels.name!r} in place {first + k}, where {whose} has "
+            f"{others.name!r}: expected the modes in the same order"
+        )
+        raise ValueError(msg)
+
+
+def check_last_labels(
+    name: str, found: Sequence[Axis], expected: Sequence[Axis], whose: str = "X"
+) -> None:
+    """
+    As `check_all_labels` for an array that broadcasts: its modes are the last ones.
+
+    A mode of one bin agrees with all.
+    """
+    first = len(expected) - len(found)
+    if not found or first < 0:
+        return
+    last = expected[first:]
+    for k, (labels, others) in enumerate(zip(found, last, strict=True)):
+        if labels.values is None or len(labels.values) > 1:
+            check_labels(name, labels, first + k, others, whose)
+    check_order(name, found, last, whose, first)
 
 
 def _same(a: Label, b: Label) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wtfarray._arrays.axes import Axis
-from wtfarray._arrays.sparse import SparseSamples, is_sparse, to_dense
+from wtfarray._arrays.sparse import SparseSamples, is_mostly_zero, is_sparse, to_dense
 from wtfarray._arrays.typing import Array
 
 UNNAMED = re.compile(r"dim_\d+")
@@ -47,7 +47,8 @@ def without_labels(
         return without_labels(name, array.data, in_chunks=in_chunks)[0], axes
     if not is_sparse(array):
         return array, ()
-    return SparseSamples(array) if in_chunks and len(array.shape) > 1 else to_dense(array), ()
+    stays = in_chunks and len(array.shape) > 1 and is_mostly_zero(array)
+    return SparseSamples(array) if stays else to_dense(array), ()
 
 
 def _values_of_frame(name: str, frame: Any) -> Array:

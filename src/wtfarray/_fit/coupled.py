@@ -10,7 +10,12 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from wtfarray._arrays.axes import Axis, check_all_labels, checked_axes
+from wtfarray._arrays.axes import (
+    Axis,
+    check_all_labels,
+    check_last_labels,
+    checked_axes,
+)
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import filled_with_means
@@ -23,7 +28,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     sequence_of_arrays,
 )
-from wtfarray._fit.coupled_result import CoupledFactorisation
+from wtfarray._fit.coupled_result import CoupledFactorisation, sequence_of
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
     Source,
@@ -59,6 +64,7 @@ class CoupledOptions(TypedDict, total=False):
     progress: bool
     checkpoint: str | PathLike[str] | None
     comm: Communicator | None
+    axes: Sequence[Sequence[Axis | str | None] | None] | None
 
 
 def coupled(
@@ -92,11 +98,12 @@ def coupled(
         For each data set None, or True where it was observed, as for `cp`. A sample that a data set
         lacks is masked as a whole; its entries in X may have any values.
     **options
-        As for `cp`, without ``solver`` and ``axes``: ``rho`` and ``constraints`` have one entry for
-        the coefficients and one for the atoms of each data set, in this order, and so does
-        ``init`` if it is given as a list of factors. The default of ``rho`` is that of a fit to
-        each data set. By default the coefficients of a sample sum to one if all samples have mass
-        one, and are not constrained otherwise.
+        As for `cp`, without ``solver``: ``rho`` and ``constraints`` have one entry for the
+        coefficients and one for the atoms of each data set, in this order, and so does ``init`` if
+        it is given as a list of factors. ``axes`` has one entry per data set, the labels of its
+        modes or None. The default of ``rho`` is that of a fit to each data set. By default the
+        coefficients of a sample sum to one if all samples have mass one, and are not constrained
+        otherwise.
 
     Returns
     -------
@@ -176,18 +183,31 @@ def _checked(
     """The data sets, their labels and the weights of the samples."""
     sequence_of_arrays("X", X)
     pairs = [without_labels(f"X[{k}]", array) for k, array in enumerate(X)]
+    masks: list[tuple[Array, tuple[Axis, ...]]] = []
     if isinstance(mask, Sequence):
-        mask = [without_labels(f"mask[{k}]", m)[0] for k, m in enumerate(mask)]
+        masks = [without_labels(f"mask[{k}]", m) for k, m in enumerate(mask)]
+        mask = [array for array, _ in masks]
     arrays = [array for array, _ in pairs]
     sources = checked_sources(arrays, losses, weights, mask, shared=shared)
+    given_axes = options.get("axes")
+    if given_axes is not None:
+        sequence_of("axes", given_axes, len(sources), "the labels of its modes or None")
     axes = [
-        checked_axes(None, found, tuple(source.X.shape))
-        for (_, found), source in zip(pairs, sources, strict=True)
+        checked_axes(
+            None if given_axes is None else given_axes[k],
+            pairs[k][1],
+            tuple(source.X.shape),
+            f"axes[{k}]",
+        )
+        for k, source in enumerate(sources)
     ]
     for k, (source, named) in enumerate(zip(sources, axes, strict=True)):
         check_cost_labels(source.loss, named)
         check_all_labels(f"X[{k}]", named[:1], axes[0][:1], "X[0]")
-    given = without_labels("sample_weight", options.get("sample_weight"))[0]
+        if masks:
+            check_last_labels(f"mask[{k}]", masks[k][1], named, f"X[{k}]")
+    given, labels = without_labels("sample_weight", options.get("sample_weight"))
+    check_last_labels("sample_weight", labels, axes[0][:1], "X[0]")
     return sources, axes, checked_sample_weight(given, sources[0].X, shared=shared)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.axes import Axis, check_all_labels
+from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import follow, positive_integer, positive_number
@@ -173,6 +173,8 @@ class CoupledFactorisation:
         if not given:
             msg = "X is None for every data set: expected the samples of at least one"
             raise ValueError(msg)
+        if mask is not None:
+            sequence_of("mask", mask, len(self.fits), "an array of bool or None")
         fits = [self.fits[k] for k in given]
         pairs = [without_labels(f"X[{k}]", X[k]) for k in given]
         arrays = [array for array, _ in pairs]
@@ -182,11 +184,14 @@ class CoupledFactorisation:
                 msg = f"X[{k}] has shape {tuple(array.shape)}: expected (n, {sizes})"
                 raise ValueError(msg)
             check_all_labels(f"X[{k}]", labels[1:], fit.axes[1:], "the fit", first=1)
+        masks = [without_labels(f"mask[{k}]", None if mask is None else mask[k]) for k in given]
+        for k, (_, seen), (_, labels) in zip(given, masks, pairs, strict=True):
+            check_last_labels(f"mask[{k}]", seen, labels, f"X[{k}]")
         sources = checked_sources(
             arrays,
             [fit.loss for fit in fits],
             [self.weights[k] for k in given],
-            None if mask is None else [without_labels("mask", mask[k])[0] for k in given],
+            [seen for seen, _ in masks],
         )
         like = sources[0].X
         xp = array_namespace(like)
@@ -281,6 +286,8 @@ class CoupledFactorisation:
             if len(weights) != count or count == 0:
                 msg = f"it has {len(weights)} weights for {count} fits"
                 raise ValueError(msg)
+            if losses is not None:
+                sequence_of("losses", losses, count, "a loss or None")
             fits = []
             for k in range(count):
                 part = Path(folder, f"{k}.npz")
@@ -304,6 +311,15 @@ class CoupledFactorisation:
             )
             archive.finish()
         return found
+
+
+def sequence_of(name: str, given: object, count: int, entry: str) -> None:
+    """Refuse anything but a list or tuple with one entry per data set."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != count:
+        found = f"has {len(given)} entries" if isinstance(given, (list, tuple)) else None
+        found = found or f"is a {type(given).__name__}"
+        msg = f"{name} {found}: expected a list of {count}, for each data set {entry}"
+        raise ValueError(msg)
 
 
 def _scale(fit: Factorisation) -> float:

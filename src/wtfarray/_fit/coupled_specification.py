@@ -150,6 +150,8 @@ def checked_sources(
 
     If several processes share the samples, ``shared``, this one may have none.
     """
+    if isinstance(weights, np.ndarray) and weights.ndim == 1:
+        weights = weights.tolist()
     for name, given in (("X", Xs), ("losses", losses), ("weights", weights), ("mask", masks)):
         if given is None and name in ("weights", "mask"):
             continue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from wtfarray._arrays.axes import Axis, checked_axes
+from wtfarray._arrays.axes import Axis, check_last_labels, checked_axes
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.sums import failing_together
@@ -241,6 +241,8 @@ def fit_model(
 ) -> Factorisation:
     """Check the arguments and fit; an error of all processes is an `AgreedError`."""
     X, found = without_labels("X", X, in_chunks=True)
+    weight, weight_labels = without_labels("sample_weight", given.get("sample_weight"))
+    mask, mask_labels = without_labels("mask", given.get("mask"))
     spec = specify(
         kind,
         X,
@@ -250,8 +252,8 @@ def fit_model(
         constraints=given.get("constraints"),
         weights=weights,
         fixed=given.get("fixed", ()),
-        sample_weight=without_labels("sample_weight", given.get("sample_weight"))[0],
-        mask=without_labels("mask", given.get("mask"))[0],
+        sample_weight=weight,
+        mask=mask,
         comm=comm,
         interrupted=interrupted,
         chunk=given.get("chunk"),
@@ -262,6 +264,8 @@ def fit_model(
     def check() -> tuple[tuple[Axis, ...], int]:
         axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
         check_cost_labels(loss, axes)
+        check_last_labels("mask", mask_labels, axes)
+        check_last_labels("sample_weight", weight_labels, axes[:1])
         return axes, _starts(given)
 
     sums = spec.shards.sums

@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
-from wtfarray._arrays.axes import Axis, checked_axes
+from wtfarray._arrays.axes import Axis, check_last_labels, checked_axes
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
@@ -201,7 +201,7 @@ def _scan(
     """Check the arguments and fit one rank after the other."""
 
     def check() -> tuple[Array, Array | None, tuple[Axis, ...], list[Rank]]:
-        (data, found), (seen, _) = without_labels("X", X), without_labels("mask", mask)
+        (data, found), (seen, seen_labels) = without_labels("X", X), without_labels("mask", mask)
         xp = common_namespace(X=data)
         seen = as_mask("mask", seen, data, shared=sums.shared)
         data = (as_shard if sums.shared else as_data)("X", observed(data, seen), xp)
@@ -209,6 +209,7 @@ def _scan(
         one_of("model", model, ("nmf", "cp", "tucker"))
         instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
         check_cost_labels(loss, labels)
+        check_last_labels("mask", seen_labels, labels)
         positive_integer("n_seeds", n_seeds)
         return data, seen, labels, _sorted_ranks(ranks, model)
 

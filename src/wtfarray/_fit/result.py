@@ -16,7 +16,13 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
-from wtfarray._arrays.axes import Axis, check_labels, checked_axes
+from wtfarray._arrays.axes import (
+    Axis,
+    check_labels,
+    check_last_labels,
+    check_order,
+    checked_axes,
+)
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
@@ -403,11 +409,12 @@ class Factorisation:
     ) -> tuple[Array, Array | None, tuple[Axis, ...]]:
         """New samples, what was observed of them, and their labels."""
         X, labels = without_labels("X", X, in_chunks=True)
+        mask, mask_labels = without_labels("mask", mask)
         alone = mask is None and not shared
         X = stored_or_read(X, separable=alone and is_separable(self.loss, self.constraints[0]))
         if not isinstance(X, StoredData):
             xp = common_namespace(X=X)
-            mask = as_mask("mask", without_labels("mask", mask)[0], X, shared=shared)
+            mask = as_mask("mask", mask, X, shared=shared)
             X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
         sizes = ", ".join(map(str, self.shape[1:]))
         if tuple(X.shape[1:]) != self.shape[1:]:
@@ -419,7 +426,9 @@ class Factorisation:
                 "samples"
             )
             raise ValueError(msg)
-        return X, mask, self._axes_of_new(labels, tuple(X.shape))
+        axes = self._axes_of_new(labels, tuple(X.shape))
+        check_last_labels("mask", mask_labels, axes)
+        return X, mask, axes
 
     def _axes_of_new(self, labels: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
         """The labels of new samples; refuse features with other labels than the fitted ones."""
@@ -428,6 +437,7 @@ class Factorisation:
             return checked_axes(None, (*first, *self.axes[1:]), shape)
         for k in range(1, len(shape)):
             check_labels("X", labels[k], k, self.axis(k), "the fit")
+        check_order("X", labels, self.axes, "the fit")
         return checked_axes((*labels[:1], *self.axes[1:]) if self.axes else None, labels, shape)
 
     def _entropy_of_atoms(self) -> float:

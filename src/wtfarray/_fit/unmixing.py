@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.axes import Axis, check_all_labels
+from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import per_sample, spread
@@ -159,7 +159,9 @@ def unmix(
     X, labels = without_labels("X", X)
     atoms, atom_labels = without_labels("atoms", atoms)
     xp = common_namespace(X=X)
-    mask = as_mask("mask", without_labels("mask", mask)[0], X)
+    mask, mask_labels = without_labels("mask", mask)
+    check_last_labels("mask", mask_labels, labels)
+    mask = as_mask("mask", mask, X)
     X = as_nonnegative("X", observed(X, mask), xp)
     common_namespace(atoms=atoms)
     atoms = as_nonnegative("atoms", follow("atoms", atoms, xp, X.dtype, device_of(X)), xp)

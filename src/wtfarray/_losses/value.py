@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wtfarray._arrays.axes import check_all_labels
+from wtfarray._arrays.axes import check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import unstack
@@ -101,7 +101,7 @@ def wasserstein(
     (2, 4)
     """
     named = (("X", X), ("Y", Y), ("mask", mask))
-    (X, labels), (Y, others), (mask, _) = (without_labels(*pair) for pair in named)
+    (X, labels), (Y, others), (mask, mask_labels) = (without_labels(*pair) for pair in named)
     xp = common_namespace(X=X, Y=Y)
     max_iter = positive_integer("max_iter", max_iter)
     tol = None if tol is None else positive_number("tol", tol)
@@ -109,6 +109,7 @@ def wasserstein(
     shape = tuple(X.shape)
     check_all_labels("X", labels, others if len(others) == len(labels) else (), "Y")
     check_cost_labels(loss, labels)
+    check_last_labels("mask", mask_labels, labels)
     mask = as_mask("mask", mask, X)
     if mask is not None:
         check_shape("Y", Y, shape)

@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.containers import is_a, without_labels
 from wtfarray._arrays.samples import flat
-from wtfarray._arrays.sparse import gram_of_columns, is_sparse, refuse_bad_entries
+from wtfarray._arrays.sparse import (
+    gram_of_columns,
+    is_mostly_zero,
+    is_sparse,
+    refuse_bad_entries,
+)
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import as_nonnegative, common_namespace, one_of
 from wtfarray._transport.costs import SCALES, Scale, scale_of_points
 
 Metric = Literal["cosine", "correlation", "euclidean"]
 METRICS = ("cosine", "correlation", "euclidean")
+CONSTANT = 8.0
+"""A column is constant if its standard deviation is at most so many units in the last place."""
 
 
 def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean") -> Any:
@@ -56,7 +63,7 @@ def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean
     """
     one_of("metric", metric, METRICS)
     one_of("scale", scale, SCALES)
-    if is_sparse(X) and len(X.shape) == 2:
+    if is_sparse(X) and is_mostly_zero(X) and len(X.shape) == 2:
         return _sparse_cost(X, metric, scale)
     data, _ = without_labels("X", X)
     xp = common_namespace(X=data)
@@ -74,32 +81,56 @@ def feature_cost(X: Array, /, metric: Metric = "cosine", *, scale: Scale = "mean
 def _sparse_cost(X: Any, metric: Metric, scale: Scale) -> NDArray[np.float64]:
     """The cost of a sparse matrix, which is not made dense; float64 of NumPy."""
     refuse_bad_entries("X", X)
-    gram, sums = gram_of_columns(X)
-    samples = X.shape[0]
-    if metric == "correlation":
-        gram = gram - np.outer(sums, sums) / samples
-    cost = _distances(gram, metric, samples)
+    cost = sparse_column_distances(X, metric)
     found: NDArray[np.float64] = cost / scale_of_points(cost, scale, np)
     return found
+
+
+def sparse_column_distances(
+    rows: Any, metric: Metric, weights: NDArray[np.float64] | None = None
+) -> Array:
+    """As `column_distances` for a sparse matrix, which is not made dense; float64 of NumPy."""
+    gram, sums = gram_of_columns(rows, weights)
+    least = np.zeros(gram.shape[0])
+    if metric == "correlation":
+        # The difference of two sums has their rounding errors.
+        least = rows.shape[0] * np.finfo(np.float64).eps * gram.diagonal()
+        gram = gram - np.outer(sums, sums) / (rows.shape[0] if weights is None else weights.sum())
+    return _distances(gram, metric, least)
 
 
 def column_distances(rows: Array, metric: Metric, weights: Array | None = None) -> Array:
     """
     Distances of the columns of (n, m), which are (m, m); ``weights`` (n,) repeat the rows.
 
-    All metrics follow from the Gram matrix of the columns.
+    All metrics follow from the Gram matrix of the columns. Each column is judged by its own scale:
+    where only directions count, it is first divided by a power of two, which is exact.
     """
     xp = common_namespace(X=rows)
-    weighted = rows if weights is None else rows * weights[:, None]
+    if metric != "euclidean":
+        top = xp.max(rows, axis=0)
+        power = xp.floor(xp.log2(xp.where(top > 0, top, xp.ones_like(top))))
+        rows = rows / 2.0**power
+
+    def weighted(values: Array) -> Array:
+        return values if weights is None else values * weights[:, None]
+
+    least = 0.0 * rows[0, :]
     if metric == "correlation":
+        squares = xp.sum(weighted(rows * rows), axis=0)
+        least = (CONSTANT * float(xp.finfo(rows.dtype).eps)) ** 2 * squares
         total = rows.shape[0] if weights is None else float(xp.sum(weights))
-        rows = rows - xp.sum(weighted, axis=0)[None, :] / total
-        weighted = rows if weights is None else rows * weights[:, None]
-    return _distances(xp.matmul(weighted.mT, rows), metric, rows.shape[0])
+        for _ in range(2):  # the second pass removes the rounding error of the first mean
+            rows = rows - xp.sum(weighted(rows), axis=0)[None, :] / total
+    return _distances(xp.matmul(weighted(rows).mT, rows), metric, least)
 
 
-def _distances(gram: Array, metric: Metric, samples: int) -> Array:
-    """Distances (m, m) from the Gram matrix of columns, which are centred for "correlation"."""
+def _distances(gram: Array, metric: Metric, least: Array) -> Array:
+    """
+    Distances (m, m) from the Gram matrix of columns, which are centred for "correlation".
+
+    Columns whose square is at most ``least``, (m,), are rounding noise and have no direction.
+    """
     xp = common_namespace(gram=gram)
     m = gram.shape[0]
     squares = xp.linalg.diagonal(gram)
@@ -107,9 +138,7 @@ def _distances(gram: Array, metric: Metric, samples: int) -> Array:
     if metric == "euclidean":
         cost = xp.sqrt(xp.maximum(squares[:, None] + squares[None, :] - 2.0 * gram, 0.0 * gram))
     else:
-        # Columns whose norm is rounding noise have no direction.
-        noise = float(xp.finfo(gram.dtype).eps) * float(xp.max(squares))
-        positive = squares > noise * (samples if metric == "correlation" else 0.0)
+        positive = squares > least
         norm = xp.sqrt(xp.where(positive, squares, 1.0))
         cosine = xp.where(
             positive[:, None] & positive[None, :], gram / (norm[:, None] * norm[None, :]), 0.0

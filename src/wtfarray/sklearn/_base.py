@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, spread
-from wtfarray._arrays.sparse import is_sparse, to_dense
+from wtfarray._arrays.sparse import SparseSamples, is_sparse, to_dense
 from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -45,12 +45,17 @@ from wtfarray.sklearn._fitting import (
 )
 from wtfarray.sklearn._samples import (
     Samples,
-    dense_parts,
     distinct_samples,
     observed_samples,
     rows,
     shared_samples,
     to_unit_mass,
+)
+from wtfarray.sklearn._sparse import (
+    dense_parts,
+    distinct_sparse_samples,
+    is_large,
+    parts_of_samples,
 )
 
 PROJECTION_TOL = 1e-9
@@ -134,8 +139,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         del y
         team, interrupts = team_of(self.comm), Interrupts()
         if team is None:
-            samples = distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
-            self._fit_from_scratch(samples)
+            self._fit_from_scratch(self._samples(X, "fit", sample_weight, reset=True))
             return self
         with interrupts.held(), failing_together(team):
             sums = Sums(team)
@@ -281,9 +285,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         team: Communicator | None = None,
     ) -> None:
         """Set the fitted attributes; ``share`` is the weight of the blocks in the running mean."""
-        xp = array_namespace(samples.data)
-        model = xp.matmul(blocks[0], self._components_of(blocks).mT)
-        excess, n, sums = self._excess(samples, model), samples.data.shape[0], Sums(team)
+        xp = array_namespace(blocks[0])
+        atoms, excess = self._components_of(blocks).mT, 0.0
+        for chosen, part in parts_of_samples(samples):
+            excess += self._excess(part, xp.matmul(blocks[0][chosen, :], atoms), samples)
+        n, sums = samples.data.shape[0], Sums(team)
         if sums.shared:
             total, count = sums.numbers(excess * n, n)
             excess = total / count
@@ -407,11 +413,15 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         del y
         check_is_fitted(self, "components_")
-        samples = distinct_samples(self._validated(X, "score", reset=False), sample_weight)
-        coefficients, messages = self._coefficients(samples.data, samples.mask)
+        samples = self._samples(X, "score", sample_weight, reset=False)
+        messages: list[str] = []
+        excess = 0.0
+        for _, part in parts_of_samples(samples):
+            coefficients, unsolved = self._coefficients(part.data, part.mask)
+            messages = messages or unsolved
+            excess += self._excess(part, self.inverse_transform(coefficients), samples)
         self._warn_unsolved(messages)
-        model = self.inverse_transform(coefficients)
-        return -self._excess(samples, model)
+        return -excess
 
     def _warn_unsolved(self, messages: Sequence[str]) -> None:
         """Warn the caller of `transform` or `score`."""
@@ -465,10 +475,14 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         )
         return array_namespace(X).reshape(components, (components.shape[0], -1))
 
-    def _excess(self, samples: Samples, Y: Array) -> float:
-        """The mean of ``OT(x, y) - min_y OT(x, y)`` over samples of mass one."""
-        xp = array_namespace(Y)
-        X, Y = (self._on_grid(Z) / Z.shape[0] for Z in (samples.data, Y))
+    def _excess(self, samples: Samples, Y: Array, whole: Samples) -> float:
+        """
+        The share of some samples in the mean of ``OT(x, y) - min_y OT(x, y)`` over the whole.
+
+        All samples have mass one.
+        """
+        xp, n = array_namespace(Y), whole.data.shape[0]
+        X, Y = (self._on_grid(Z) / n for Z in (samples.data, Y))
         if samples.weights is not None:
             # The excess is homogeneous: weights can be applied to the masses.
             X, Y = (Z * spread(samples.weights, Z) for Z in (X, Y))
@@ -480,7 +494,26 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return max(float(excess), 0.0)
 
     def _on_grid(self, X: Array) -> Array:
+        if isinstance(X, SparseSamples):
+            return X.on_grid(self._grid_shape)
         return array_namespace(X).reshape(X, (-1, *self._grid_shape))
+
+    def _samples(self, X: Array, method: str, sample_weight: object, *, reset: bool) -> Samples:
+        """The distinct samples; those of a large sparse matrix stay sparse."""
+        X = self._validated(X, method, reset=reset, may_be_sparse=True)
+        if not is_sparse(X):
+            return distinct_samples(X, sample_weight)
+        if not is_large(X):
+            dense = to_dense(X)
+            dense = as_floating("X", dense, common_namespace(X=dense))
+            return distinct_samples(dense, sample_weight)
+        if method == "fit" and self.init == "nnsvd":
+            msg = (
+                "init is 'nnsvd', which needs X in memory, and X is a large sparse matrix: "
+                "expected None, 'kl' or 'random'"
+            )
+            raise ValueError(msg)
+        return distinct_sparse_samples(X, sample_weight)
 
     def _validated(
         self, X: Array, method: str, *, reset: bool, may_be_sparse: bool = False

@@ -12,12 +12,18 @@ from array_api_compat import is_array_api_obj
 
 from wtfarray._arrays.masks import filled_with_means
 from wtfarray._arrays.samples import flat
+from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._transport.banded import BandedCost, map_cost
 from wtfarray._transport.costs import grid_cost
-from wtfarray._transport.feature_costs import METRICS, Metric, column_distances
+from wtfarray._transport.feature_costs import (
+    METRICS,
+    Metric,
+    column_distances,
+    sparse_column_distances,
+)
 from wtfarray.sklearn._samples import Samples
 
 POWERS = {"sqeuclidean": 2.0, "cityblock": 1.0}
@@ -60,10 +66,7 @@ def transport_loss(
     """The loss for samples on a grid, with the cost scaled to mean one."""
     modes: tuple[tuple[int, ...], ...] | None = None
     if isinstance(cost, str) and cost in METRICS:
-        data = samples.data
-        if samples.mask is not None:
-            data = filled_with_means(data, samples.mask)
-        cost = column_distances(flat(data), cast("Metric", cost), samples.weights)
+        cost = _cost_of_samples(samples, cast("Metric", cost))
     elif isinstance(cost, str):
         if cost not in POWERS:
             expected = ", ".join(repr(name) for name in (*POWERS, *METRICS))
@@ -79,3 +82,13 @@ def transport_loss(
     scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
     costs = [map_cost(lambda numbers: numbers / scale, matrix) for matrix in given.costs]
     return replace(given, costs=tuple(costs))
+
+
+def _cost_of_samples(samples: Samples, metric: Metric) -> Array:
+    """The distances of the features in the samples."""
+    data = samples.data
+    if isinstance(data, SparseSamples):
+        return sparse_column_distances(data.array, metric, samples.weights)
+    if samples.mask is not None:
+        data = filled_with_means(data, samples.mask)
+    return column_distances(flat(data), metric, samples.weights)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj
@@ -13,12 +12,10 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
-from wtfarray._arrays.samples import per_sample, slices_of, spread
-from wtfarray._arrays.sparse import is_sparse, to_dense
+from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
-from wtfarray._dispatch import chunk_size, projected_at_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +23,7 @@ class Samples:
     """Distinct samples of mass one."""
 
     data: Array
-    """(n, ...), in an order that does not depend on the order of the input."""
+    """(n, ...), in an order that does not depend on the order of the input; or `SparseSamples`."""
     weights: Array | None
     """(n,), of mean one; None if all are one."""
     total: float
@@ -49,16 +46,6 @@ def shared_samples(samples: Samples, sums: Sums) -> Samples:
         mask = samples.data >= 0
     even = sums.all(samples.weights is None and samples.total * count == total * n)
     return Samples(samples.data, None if even else weights, total, mask)
-
-
-def dense_parts(X: Array) -> Iterator[Array]:
-    """The samples as dense arrays: all at once, of a large sparse matrix some at a time."""
-    if not is_sparse(X):
-        yield X
-        return
-    n, chunk = X.shape[0], chunk_size(X.shape[0], math.prod(X.shape))
-    for part in slices_of(n, n if chunk >= n else projected_at_once(chunk)):
-        yield to_dense(X[part])
 
 
 def observed_samples(X: Array) -> tuple[Array, Array | None]:
@@ -131,15 +118,27 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
     if order.size > 1:
         equal = xp.all(marked[1:, ...] == marked[:-1, ...], axis=tuple(range(1, X.ndim)))
         new[1:] = to_host(xp.astype(equal, X.dtype)) == 0
-    sums = np.bincount(np.cumsum(new) - 1, weights[order])
+    kept, scaled, total = with_weights(new, weights[order], np.float64)
+    return Samples(
+        rows(X, kept),
+        None if scaled is None else xp.asarray(scaled, dtype=X.dtype, device=device_of(X)),
+        total,
+        None if mask is None else rows(mask, order[kept]),
+    )
+
+
+def with_weights(
+    new: NDArray[np.bool_], weights: NDArray[np.float64], dtype: Any
+) -> tuple[NDArray[np.intp], NDArray[Any] | None, float]:
+    """
+    The first of each group of equal samples, the weights of the groups, and their sum.
+
+    ``new`` is True where a group begins. The weights have mean one; None if all are one.
+    """
+    sums = np.bincount(np.cumsum(new) - 1, weights)
     scaled = sums / sums.mean()
     even = bool(np.all(scaled == scaled[0]))
-    return Samples(
-        rows(X, np.flatnonzero(new)),
-        None if even else xp.asarray(scaled, dtype=X.dtype, device=device_of(X)),
-        float(sums.sum()),
-        None if mask is None else rows(mask, order[np.flatnonzero(new)]),
-    )
+    return np.flatnonzero(new), None if even else scaled.astype(dtype), float(sums.sum())
 
 
 def rows(X: Array, indices: NDArray[np.intp]) -> Array:
