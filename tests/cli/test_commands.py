@@ -161,6 +161,7 @@ class TestRefused:
             (["two.npz", "--key", "c"], "--key is 'c' and two.npz contains a, b"),
             (["words.csv"], "words.csv cannot be read: could not convert string"),
             (["gap.csv"], "gap.csv cannot be read: could not convert string ''"),
+            (["gap.csv"], "--missing nan takes empty fields and NA as missing"),
             (["ragged.csv"], "ragged.csv cannot be read: the number of columns changed"),
             (["void.npy"], "void.npy cannot be read: No data left in file"),
             (["number.npy", "--normalise"], "number.npy contains float64, 0-d"),

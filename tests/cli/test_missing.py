@@ -76,3 +76,29 @@ def test_transparent_pixels_are_missing():
     np.testing.assert_allclose(
         fit.to_tensor(), library(X, alpha > 0, wtf.nmf).to_tensor(), rtol=1e-6
     )
+
+
+def test_sample_of_which_nothing_was_observed():
+    """It stays missing under --normalise, which would divide it by zero."""
+    X = data()
+    X[2] = np.nan
+    np.save("X.npy", X)
+    fit = fitted("X.npy", "--missing", "nan", "--normalise", "--model", "nmf")
+    unit = X / np.nansum(X, axis=tuple(range(1, X.ndim)), keepdims=True).clip(1e-9)
+    expected = library(unit, ~np.isnan(X), wtf.nmf)
+    np.testing.assert_array_equal(fit.to_tensor(), expected.to_tensor())
+
+
+@pytest.mark.parametrize("corner", ["", "sample"])
+def test_empty_fields_of_a_named_table_are_refused_with_their_place(corner):
+    Path("X.csv").write_text(f"{corner},400,410\na,1,2\nb,,3\n")
+    message = refuse("fit", "X.csv", *QUICK, "--model", "nmf")
+    assert "could not convert string '' at row 2, column 2: expected numbers; --missing" in message
+
+
+def test_columns_in_another_order_are_refused():
+    Path("X.csv").write_text(",400,410,420\na,1,2,3\nb,3,1,2\n")
+    Path("new.csv").write_text(",420,410,400\nc,1,2,3\n")
+    fitted("X.csv", "--model", "nmf")
+    message = refuse("project", "fit.npz", "new.csv")
+    assert "new.csv has the label 420.0 at index 0 of mode 1, where the fit has 400.0" in message

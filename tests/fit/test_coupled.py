@@ -96,6 +96,16 @@ class TestFit:
         )
         assert fit.objective == pytest.approx(plain.objective, rel=1e-3)
 
+    def test_labels_and_weights(self):
+        (X, Z), _ = data()
+        species = wtf.Axis("species", list("abcdef"))
+        labels = {"axes": [None, ["sample", species]], "weights": np.array([1.0, 2.0])}
+        fit = wtf.coupled([X, Z], RANK, losses(), **labels, **OPTIONS)
+        assert fit.fits[1].axis(1) == species
+        assert fit.fits[0].axes == ()
+        plain = wtf.coupled([X, Z], RANK, losses(), weights=[1.0, 2.0], **OPTIONS)
+        assert np.array_equal(plain.coefficients, fit.coefficients)
+
     def test_fixed_atoms_weights_and_starts(self):
         (X, Z), _ = data()
         plain = wtf.coupled([X, Z], RANK, losses(), n_init=2, **OPTIONS)
@@ -146,6 +156,15 @@ class TestFit:
             (
                 {"X": [np.ones((N, 10)), np.ones((3, 6))]},
                 r"X\[1\] has shape \(3, 6\): exp",
+            ),
+            ({"axes": [None]}, "axes has 1 entries: expected a list of 2, for each data set"),
+            (
+                {"axes": [None, ["sample", wtf.Axis("species", ["a"])]]},
+                r"axes\[1\]\[1\] has 1 values: expected 6, the size of mode 1",
+            ),
+            (
+                {"mask": [np.arange(10) > 3, None], "losses": losses(math.inf)},
+                r"mask\[0\] hides some bins of a sample, and losses\[0\] is balanced",
             ),
             ({"mask": [None, np.ones((N, 6))]}, r"mask\[1\] has dtype float64"),
             ({"rho": (1.0, 2.0)}, "rho has 2 entries: expected a number, or 3 of them"),

@@ -54,8 +54,34 @@ class TestProject:
         with pytest.raises(ValueError, match=message):
             fitted[0].project(X)
 
+    @pytest.mark.parametrize(
+        ("mask", "message"),
+        [
+            (
+                [None],
+                "mask has 1 entries: expected a list of 2, for each data set an array of bool",
+            ),
+            (np.ones((3, 2), dtype=bool), "mask is a ndarray: expected a list of 2"),
+        ],
+    )
+    def test_bad_masks_are_refused(self, fitted, mask, message):
+        fit, X, _ = fitted
+        with pytest.raises(ValueError, match=message):
+            fit.project([X, None], mask=mask)
+
 
 class TestStorage:
+    def test_files_of_other_fits(self, fitted, tmp_path):
+        fit, X, _ = fitted
+        fit.save(tmp_path / "coupled.npz")
+        with pytest.raises(ValueError, match=r"coupled fit, which `CoupledFactorisation.load`"):
+            wtf.load(tmp_path / "coupled.npz")
+        with pytest.raises(ValueError, match="losses has 1 entries: expected a list of 2"):
+            wtf.CoupledFactorisation.load(tmp_path / "coupled.npz", losses=[None])
+        wtf.nmf(X, 1, wtf.KullbackLeibler(), rng=0, tol=1e-2).save(tmp_path / "nmf.npz")
+        with pytest.raises(ValueError, match="it holds a nmf fit, which `load` reads"):
+            wtf.CoupledFactorisation.load(tmp_path / "nmf.npz")
+
     def test_a_saved_fit_is_the_same(self, fitted, tmp_path):
         fit, X, Z = fitted
         fit.save(tmp_path / "fit")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from estimators import ESTIMATORS, FAST, bumps, data_of
+from scipy import sparse
 
-from wtfarray.sklearn import WassersteinNMF
+from wtfarray.sklearn import CoupledWassersteinNMF, WassersteinNMF
 from wtfarray.sklearn._samples import distinct_samples
 
 pytestmark = pytest.mark.usefixtures("numpy_estimators")
@@ -67,8 +68,13 @@ def test_copies_are_counted_with_their_gaps():
 def test_other_values_are_refused():
     X = bumps()
     X[0, 0], X[1, 1] = np.nan, -1.0
-    with pytest.raises(ValueError, match=r"X is -1.0 at index .*: expected non-negative"):
-        WassersteinNMF(2).fit(X)
+    message = "Negative values in data passed to X in {}: 1 of .* down to -1 .*usually set to 0"
+    for estimator in (WassersteinNMF(2), CoupledWassersteinNMF(2)):
+        with pytest.raises(ValueError, match=message.format(type(estimator).__name__)):
+            estimator.fit(X)
+    gapless = np.where(np.isnan(X), 0.0, X)
+    with pytest.raises(ValueError, match=message.format("WassersteinNMF")):
+        WassersteinNMF(2).fit(sparse.csr_array(gapless))
     X[1, 1] = np.inf
     with pytest.raises(ValueError, match="infinity"):
         WassersteinNMF(2).fit(X)

@@ -121,11 +121,11 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
     # One pass for valid data, which NaN and inf are not either.
     if not bool(xp.all((array >= 0) & (array < math.inf))):
         refuse_where(~xp.isfinite(array), name, array, "finite values")
-        refuse_where(array < 0, name, array, f"non-negative values; {_advice(name, array)}")
+        refuse_where(array < 0, name, array, f"non-negative values; {negative_advice(name, array)}")
     return array
 
 
-def _advice(name: str, array: Array) -> str:
+def negative_advice(name: str, array: Array) -> str:
     """How large the negative entries are, and what is usually done about small ones."""
     xp = array_namespace(array)
     lowest, highest = float(xp.min(array)), float(xp.max(array))

@@ -276,6 +276,10 @@ class CoupledFactorisation:
             The stored fit.
         """
         expected = "a file written by `save` of a coupled fit"
+        if losses is not None:
+            with reading("path", path, expected) as archive:
+                count = get_count(archive.header, "fits")
+            sequence_of("losses", losses, count, "a loss or None")
         with reading("path", path, expected) as archive, tempfile.TemporaryDirectory() as folder:
             header = archive.header
             if get(header, "kind", str) != "coupled":
@@ -286,8 +290,6 @@ class CoupledFactorisation:
             if len(weights) != count or count == 0:
                 msg = f"it has {len(weights)} weights for {count} fits"
                 raise ValueError(msg)
-            if losses is not None:
-                sequence_of("losses", losses, count, "a loss or None")
             fits = []
             for k in range(count):
                 part = Path(folder, f"{k}.npz")

@@ -255,6 +255,13 @@ def specify_coupled(
             for loss in losses_of(source.loss)
         )
         conserved = constraints[0] == "rows" and constraints[1 + k] == "columns"
+        if balanced and shards.sums.any(_lacks_entries(source)):
+            msg = (
+                f"mask[{k}] hides some bins of a sample, and losses[{k}] is balanced (lam = inf), "
+                "which needs the mass of the whole sample: expected a finite lam, or a mask of "
+                "whole samples"
+            )
+            raise ValueError(msg)
         if balanced and not (conserved and units[k]):
             msg = (
                 f"losses[{k}] is balanced (lam = inf): expected samples of mass one in every data "
@@ -328,6 +335,15 @@ def _flat_mask(source: Source) -> Array:
     if source.mask is None:
         return xp.ones(shape, dtype=xp.bool, device=device_of(source.X))
     return xp.reshape(source.mask, shape)
+
+
+def _lacks_entries(source: Source) -> bool:
+    """Whether some sample was observed in part."""
+    if source.mask is None:
+        return False
+    xp, axes = array_namespace(source.X), tuple(range(1, source.mask.ndim))
+    partly = xp.any(source.mask, axis=axes) & ~xp.all(source.mask, axis=axes)
+    return bool(xp.any(partly))
 
 
 def _has_unit_samples(source: Source) -> bool:

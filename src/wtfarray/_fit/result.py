@@ -539,7 +539,11 @@ def load(
     """
     with reading("path", path, "a file written by `save` of a fit") as archive:
         header = archive.header
-        kind, dtype = get(header, "kind", str), get(header, "dtype", str)
+        kind = get(header, "kind", str)
+        if kind == "coupled":
+            msg = "it holds a coupled fit, which `CoupledFactorisation.load` reads"
+            raise ValueError(msg)
+        dtype = get(header, "dtype", str)
         one_of("kind", kind, ("cp", "tucker", "nmf"))
         one_of("dtype", dtype, ("float32", "float64"))
         shape = read_shape(header, kind)

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wtfarray as wtf
+from wtfarray._arrays.axes import check_all_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
@@ -424,6 +425,9 @@ def project(
     X = _data.read_array(data, key, grid, gaps=missing is not None)
     if X.shape[1:] != grid and X.ndim == 2 and X.shape[1] == math.prod(grid):
         X = X.reshape(-1, *grid)
+    axes = _data.read_axes(data, X.shape)
+    if axes is not None and X.ndim == len(saved.shape):
+        check_all_labels(str(data), axes[1:], saved.axes[1:], "the fit", first=1)
     mask = _data.observed(X, missing)
     X = _data.normalised(X, mask) if normalise else X
     screen = Console(stderr=True, quiet=quiet)
@@ -432,7 +436,6 @@ def project(
         converted = _data.to_backend(X, backend, device, dtype)
         projected = saved.projection(converted, mask=mask, **options)
     coefficients = to_host(projected.factors[0])
-    axes = _data.read_axes(data, X.shape)
     samples = projected.axis(0) if axes is None else axes[0]
     write = partial(_write_coefficients, coefficients, samples)
     written = _data.write_output(out, write, _say)

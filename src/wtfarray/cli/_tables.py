@@ -30,7 +30,17 @@ def read_table(path: Path, *, missing: bool = False) -> tuple[NDArray[Any], tupl
     rows if that field is empty, or if the column does not hold numbers. With ``missing``, a field
     may be empty or NA, which is NaN.
     """
-    number = _number_or_nan if missing else float
+    try:
+        return _read_table(path, missing=missing)
+    except ValueError as error:
+        if missing or not any(f"string {gap!r}" in str(error) for gap in ("", "NA")):
+            raise
+        msg = f"{error}: expected numbers; --missing nan takes empty fields and NA as missing"
+        raise ValueError(msg) from None
+
+
+def _read_table(path: Path, *, missing: bool) -> tuple[NDArray[Any], tuple[wtf.Axis, ...]]:
+    """The numbers and labels of a table, see `read_table`."""
     with path.open(encoding=ENCODING, newline="") as file:
         first, second = itertools.islice(itertools.chain(csv.reader(file), [[], []]), 2)
     header = bool(first) and not _is_number(first[0])
@@ -54,9 +64,21 @@ def read_table(path: Path, *, missing: bool = False) -> tuple[NDArray[Any], tupl
         if len(row) != len(first):
             msg = f"the number of columns changed from {len(first)} to {len(row)} at row {k + 1}"
             raise ValueError(msg)
-    values = np.asarray([[number(field) for field in row[1:]] for row in rows])
+    values = np.asarray([_numbers(k, row[1:], missing=missing) for k, row in enumerate(rows)])
     names = wtf.Axis(first[0] or None, _labels([row[0] for row in rows]))
     return values, (names, wtf.Axis(values=_labels(first[1:])))
+
+
+def _numbers(k: int, fields: Sequence[str], *, missing: bool) -> list[float]:
+    """The numbers of row k."""
+    number, found = _number_or_nan if missing else float, []
+    for column, field in enumerate(fields):
+        try:
+            found.append(number(field))
+        except ValueError:
+            msg = f"could not convert string {field!r} at row {k + 1}, column {column + 2}"
+            raise ValueError(msg) from None
+    return found
 
 
 def _number_or_nan(field: str) -> float:

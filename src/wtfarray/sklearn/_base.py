@@ -47,6 +47,7 @@ from wtfarray.sklearn._samples import (
     Samples,
     distinct_samples,
     observed_samples,
+    refuse_negative,
     rows,
     shared_samples,
     to_unit_mass,
@@ -531,10 +532,10 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             reset=reset,
             dtype="numeric",
             allow_nd=self._kind != "nmf",
-            ensure_non_negative=True,
             ensure_all_finite="allow-nan",
             accept_sparse="csr" if self._kind == "nmf" else False,
         )
+        refuse_negative(X, type(self).__name__)
         if is_sparse(X) and not may_be_sparse:
             X = to_dense(X)
         if not reset and tuple(X.shape[1:]) != self._sample_shape:

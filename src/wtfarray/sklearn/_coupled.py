@@ -19,7 +19,7 @@ from wtfarray._fit.coupled import coupled
 from wtfarray._losses.value import wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray.sklearn._costs import Cost, transport_loss
-from wtfarray.sklearn._samples import Samples, observed_samples
+from wtfarray.sklearn._samples import Samples, observed_samples, refuse_negative
 
 Real = NDArray[Any]
 
@@ -283,9 +283,9 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             X,
             reset=reset,
             dtype=kinds,
-            ensure_non_negative=True,
             ensure_all_finite="allow-nan",
         )
+        refuse_negative(found, type(self).__name__)
         if reset and not np.nansum(found) > 0:
             msg = "X has no sample of positive mass: expected at least one"
             raise ValueError(msg)

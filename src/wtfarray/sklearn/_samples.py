@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.sparse import is_sparse
 from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
-from wtfarray._arrays.validation import refuse_where
+from wtfarray._arrays.validation import negative_advice, refuse_where
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,19 @@ def observed_samples(X: Array) -> tuple[Array, Array | None]:
     mask = ~xp.isnan(X)
     if bool(xp.all(mask)):
         return X, None
-    X = observed(X, mask)
-    refuse_where(X < 0, "X", X, "non-negative values, or NaN where nothing was observed")
-    return X, mask
+    return observed(X, mask), mask
+
+
+def refuse_negative(X: Array, estimator: str) -> None:
+    """Refuse negative entries, in the words of scikit-learn, with what is usually done."""
+    values = X.data if is_sparse(X) else X
+    xp = array_namespace(values)
+    if not bool(xp.any(values < 0)):
+        return
+    seen = observed(values, ~xp.isnan(values))
+    advice = negative_advice("X", seen)
+    msg = f"Negative values in data passed to X in {estimator}: {advice}"
+    raise ValueError(msg)
 
 
 def to_unit_mass(X: Array) -> tuple[Array, Array]:
