@@ -139,6 +139,18 @@ class TestEqual:
         assert relative_differences(one, team[0]).max() <= 1e-11
         assert_alike(team)
 
+    @pytest.mark.parametrize(
+        "loss", [GRID_LOSS, wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05), wtf.Frobenius()]
+    )
+    def test_dual_solver(self, array, loss):
+        """A sweep has hundreds of steps: it differs as one does whose X is changed by 1e-16."""
+        options = {"rng": 0, "solver": "dual", "last": 3}
+        weights = np.linspace(0.5, 2.0, 24)
+        one = traced(wtf.cp, images(), 3, loss, sample_weight=weights, **options)
+        team = team_fit(array, wtf.cp, images(), [1, 13], 3, loss, sample_weight=weights, **options)
+        assert relative_differences(one, team[0], 3).max() <= 5e-3
+        assert_alike(team)
+
     def test_several_starts(self, array):
         options = {"n_init": 3, "last": 40, "max_iter": 10}
         check_equal(array, wtf.cp, images(), [9, 11], 3, GRID_LOSS, **options)
@@ -279,7 +291,11 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"solver": "dual"}, "solver is 'dual', which does not support a fit of several"),
+            ({"solver": "online"}, "solver is 'online', which does not support a fit of several"),
+            (
+                {"solver": "dual", "constraints": ("columns",) * 3},
+                "solver is 'dual', which does not support comm with the constraint 'columns'",
+            ),
             ({"loss": wtf.Wasserstein(wtf.grid_cost(12, 6, 6), 0.1)}, "transports the first mode"),
         ],
     )

@@ -1,19 +1,21 @@
 """Block duals of CP, Tucker and matrix models: gradients, certificates, laws, known answers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from array_api_compat import is_torch_namespace
 from fitting import spare_jax
-from helpers import assert_close, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from infinite_costs import N, band, loss_with, partly_reachable
 from sklearn.decomposition import non_negative_factorization
 
 import wtfarray as wtf
+from wtfarray._arrays.sums import Sums
+from wtfarray.distributed import run_threads
 
 EPS, LAM, RHO = 0.2, 2.0, 0.3
 
@@ -638,3 +640,38 @@ class TestInfiniteCosts:
             found.append(dual.certificate(result.x))
             assert found[-1].gap < 1e-8
         assert found[0].lower == pytest.approx(found[1].lower, rel=1e-9)
+
+
+@numpy_only
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize("loss", [wtf.Wasserstein(wtf.grid_cost(6), 0.1, 2.0), wtf.Frobenius()])
+def test_samples_of_several_processes(block, loss):
+    """Value, gradient and certificate are those of all samples; the second rank has one."""
+    rng = np.random.default_rng(0)
+    X, g = rng.dirichlet(np.ones(6), 5), rng.normal(0.0, 0.2, (5, 6))
+    factors = [rng.dirichlet(np.ones(3), 5), rng.dirichlet(np.ones(6), 3).T]
+    constraint = "rows" if block == 0 else "columns"
+
+    def dual_of(rows, **shared):
+        mine = [factors[0][rows], factors[1]]
+        whole = wtf.cp_dual(X[rows], mine, block, loss, rho=0.1, constraint=constraint)
+        return replace(whole, **shared)
+
+    one = dual_of(slice(None))
+    expected, gradient = one.value_and_gradient(g)
+    certificate = one.certificate(g)
+
+    def run(comm):
+        rows = (slice(0, 4), slice(4, 5))[comm.rank]
+        dual = dual_of(rows, sums=Sums(comm), has_rows_of_others=block != 0)
+        return *dual.value_and_gradient(g[rows]), dual.certificate(g[rows])
+
+    team = run_threads(run, 2, timeout=20.0)
+    np.testing.assert_allclose(np.concatenate([part[1] for part in team]), gradient, rtol=1e-11)
+    for value, _, found in team:
+        assert float(value) == pytest.approx(float(expected), rel=1e-12)
+        assert found.lower == pytest.approx(certificate.lower, rel=1e-12)
+        assert found.gap == pytest.approx(certificate.gap, rel=1e-9)
+    rows = [found.factor for _, _, found in team]
+    factor = np.concatenate(rows) if block == 0 else rows[1]
+    np.testing.assert_allclose(factor, certificate.factor, rtol=1e-11)

@@ -133,8 +133,13 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
 def _refuse_for_dual(spec: Specification, checkpoint: object) -> None:
     """Refuse options that block coordinate descent does not support."""
     unsupported = None
-    if spec.shards.shared:
-        unsupported = "a fit of several processes, comm"
+    if spec.shards.shared and spec.constraints[0] not in (None, "rows"):
+        unsupported = (
+            f"comm with the constraint {spec.constraints[0]!r} of the first factor, whose rows "
+            "several processes hold"
+        )
+    elif spec.shards.shared and 0 in spec.shards.counts:
+        unsupported = "comm if a process has no samples"
     elif isinstance(spec.X, StoredData):
         unsupported = "data that are read in chunks"
     elif checkpoint is not None:

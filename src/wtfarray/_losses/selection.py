@@ -43,8 +43,10 @@ def terms_of(
 
 
 def bound_loss(loss: ConjugateLoss, X: Array, mask: Array | None) -> BoundLoss:
-    """The loss bound to data with missing entries, for the block duals."""
-    return loss.bind(X, mask) if isinstance(loss, Wasserstein) else loss.bind(X)
+    """The loss bound to checked data with missing entries, for the block duals."""
+    if isinstance(loss, Wasserstein):
+        return loss.bind_checked(X, mask)
+    return loss.bind_checked(X) if isinstance(loss, Frobenius | KullbackLeibler) else loss.bind(X)
 
 
 def _term(

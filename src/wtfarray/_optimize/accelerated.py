@@ -2,6 +2,7 @@
 
 import math
 
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_number
 from wtfarray._optimize.line_search import Failure
@@ -79,9 +80,38 @@ def gradient_descent(
     >>> result.converged, bool(np.max(np.abs(result.x)) < 1e-7)
     (True, True)
     """
+    return shared_gradient_descent(
+        fun,
+        x0,
+        ALONE,
+        step=step,
+        max_iter=max_iter,
+        gtol=gtol,
+        ftol=ftol,
+        stop=stop,
+        safe_fun=safe_fun,
+        callback=callback,
+    )
+
+
+def shared_gradient_descent(
+    fun: Fun,
+    x0: Array,
+    sums: Sums,
+    /,
+    *,
+    step: float | None = None,
+    max_iter: int = 10_000,
+    gtol: float = 1e-8,
+    ftol: float = 0.0,
+    stop: Callback | None = None,
+    safe_fun: Fun | None = None,
+    callback: Callback | None = None,
+) -> OptimizeResult:
+    """As `gradient_descent`, for variables that several processes share: see `Objective`."""
     if step is not None:
         step = positive_number("step", step)
-    objective = Objective(fun, safe_fun, x0)
+    objective = Objective(fun, safe_fun, x0, sums=sums)
     monitor = Monitor(
         objective,
         patience=_PATIENCE,

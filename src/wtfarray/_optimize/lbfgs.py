@@ -2,6 +2,7 @@
 
 import math
 
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer
 from wtfarray._optimize.curvature import CurvaturePairs
@@ -87,11 +88,42 @@ def lbfgs(
     array([[1., 2.],
            [3., 4.]])
     """
+    return shared_lbfgs(
+        fun,
+        x0,
+        ALONE,
+        memory=memory,
+        max_iter=max_iter,
+        max_evaluations=max_evaluations,
+        gtol=gtol,
+        ftol=ftol,
+        stop=stop,
+        safe_fun=safe_fun,
+        callback=callback,
+    )
+
+
+def shared_lbfgs(
+    fun: Fun,
+    x0: Array,
+    sums: Sums,
+    /,
+    *,
+    memory: int = 10,
+    max_iter: int = 500,
+    max_evaluations: int | None = None,
+    gtol: float = 1e-8,
+    ftol: float = 0.0,
+    stop: Callback | None = None,
+    safe_fun: Fun | None = None,
+    callback: Callback | None = None,
+) -> OptimizeResult:
+    """As `lbfgs`, for variables that several processes share: see `Objective`."""
     memory = positive_integer("memory", memory)
     limit = math.inf
     if max_evaluations is not None:
         limit = positive_integer("max_evaluations", max_evaluations)
-    objective = Objective(fun, safe_fun, x0, limit)
+    objective = Objective(fun, safe_fun, x0, limit, sums)
     monitor = Monitor(
         objective,
         patience=_PATIENCE,
@@ -102,7 +134,8 @@ def lbfgs(
         callback=callback,
     )
     point = objective.start()
-    pairs = CurvaturePairs(point, memory, objective.eps, objective.xp)
+    size = point.x.shape[0]
+    pairs = CurvaturePairs(point, memory, objective.eps, objective.xp, sums=sums, shared=size)
     result = monitor.accept(point)
     while result is None:
         direction, slope = pairs.direction(point)

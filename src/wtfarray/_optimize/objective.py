@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from wtfarray._arrays import host
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, common_namespace
 
@@ -64,11 +65,20 @@ class Objective:
         The initial point, of any shape.
     max_evaluations : float
         The number of evaluations after which the budget is `exhausted`.
+    sums : Sums
+        If several processes minimise one function together, each over its own entries of x: the
+        sums over them. ``fun`` returns the value of all, and the gradient in its own entries.
     """
 
     def __init__(
-        self, fun: Fun, safe_fun: Fun | None, x0: Array, max_evaluations: float = math.inf
+        self,
+        fun: Fun,
+        safe_fun: Fun | None,
+        x0: Array,
+        max_evaluations: float = math.inf,
+        sums: Sums = ALONE,
     ) -> None:
+        self._sums = sums
         check_function("fun", fun, optional=False)
         check_function("safe_fun", safe_fun)
         self._x0 = x0 = _start(x0)
@@ -137,7 +147,8 @@ class Objective:
         The rounding of ``x`` alone changes the value by up to ``eps * sum(abs(gradient * x))``.
         """
         change = host.to_host(self.xp.sum(self.xp.abs(point.gradient * point.x)))
-        return decrease <= _ROUNDINGS * self.eps * (abs(point.value) + float(change))
+        (moved,) = self._sums.numbers(float(change))
+        return decrease <= _ROUNDINGS * self.eps * (abs(point.value) + moved)
 
     def unflatten(self, x: Array) -> Array:
         """Reshape a flat array to the shape of `x0`."""
@@ -164,6 +175,9 @@ class Objective:
             numbers = xp.astype(numbers, value.dtype)
             numbers = xp.concat([numbers, xp.reshape(value, (1,))])
             norm, square, slope, value = host.to_host(numbers).tolist()
+        if self._sums.shared:
+            square, slope = self._sums.numbers(square, slope)
+            norm = self._sums.largest(norm)
         return Point(x, gradient, float(value), norm, square, slope)
 
     def _check(self, name: str, value: Any, gradient: Any) -> None:

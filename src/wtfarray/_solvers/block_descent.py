@@ -13,7 +13,9 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import keeps_history
 from wtfarray._losses.protocol import BoundLoss
 from wtfarray._models.models import Block
-from wtfarray._optimize import OptimizeState, gradient_descent, lbfgs
+from wtfarray._optimize import OptimizeState
+from wtfarray._optimize.accelerated import shared_gradient_descent
+from wtfarray._optimize.lbfgs import shared_lbfgs
 from wtfarray._solvers.block_dual import block_dual
 from wtfarray._solvers.objective import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
@@ -120,17 +122,21 @@ def _solve_block(
         problem.constraints[k],
         scales_samples=k == 0 and bound.order[0] == 0,
         weights=weights,
+        sums=problem.shards.sums,
+        has_rows_of_others=k != 0,
     )
+    sums = problem.shards.sums
 
     def certified(state: OptimizeState) -> bool:
         return state.n_iter % CHECK_EVERY == 0 and dual.certificate(state.x).gap <= allowed
 
-    if not in_domain(*dual.safe_value_and_gradient(g)):
+    if not sums.all(in_domain(*dual.safe_value_and_gradient(g))):
         g = dual.start()  # the potential of the last block is outside the domain of this one
-    minimise = lbfgs if keeps_history(math.prod(g.shape)) else gradient_descent
+    minimise = shared_lbfgs if keeps_history(problem.entries) else shared_gradient_descent
     found = minimise(
         dual.value_and_gradient,
         g,
+        sums,
         max_iter=BLOCK_ITERATIONS,
         gtol=0.0,
         stop=certified,

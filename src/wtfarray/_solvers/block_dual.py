@@ -12,6 +12,7 @@ from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
@@ -82,6 +83,10 @@ class BlockDual:
     """Whether each row of the block carries the mass of one sample."""
     weights: Array | None = None
     """Weights of the samples in the loss, (N,); None for ones."""
+    sums: Sums = ALONE
+    """Over the samples, of which g holds those of this process."""
+    has_rows_of_others: bool = True
+    """Whether the block is the same on all processes, rather than rows of the samples of each."""
 
     def start(self) -> Array:
         """Zeros, (N, m_1, ..., m_t): a default initial point."""
@@ -104,7 +109,13 @@ class BlockDual:
         gradient += marginal
         if self.weights is not None:
             gradient = gradient * spread(self.weights, gradient)
-        return xp.sum(self._weighted(values)) + value, gradient
+        return self._total(xp.sum(self._weighted(values)), value), gradient
+
+    def _total(self, loss: Array, entropy: Array) -> Array:
+        """The loss of the samples here and the entropy of the block, of all processes."""
+        if self.sums.shared and self.has_rows_of_others:
+            return self.sums.array(loss) + entropy
+        return self.sums.array(loss + entropy)
 
     def _weighted(self, values: Array) -> Array:
         if self.weights is None:
@@ -124,8 +135,12 @@ class BlockDual:
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
+        if self.has_rows_of_others:
+            xi = self.sums.array(xi)  # NaN if g is outside the domain on any process
         value, factor = conjugate_of_entropy(xi * (-scale / self.rho), self.constraint, xp)
         if outside is not None:
+            if self.has_rows_of_others and self.sums.shared:
+                outside = ~xp.isfinite(value)
             value = xp.where(outside, math.inf, value)
         return value * self.rho, factor, slope
 
@@ -154,12 +169,13 @@ class BlockDual:
             mass, found = per_sample(self.bound.data), per_sample(model)
             scale = xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0)
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
-            extra = self.rho * float(xp.sum(kl_divergence(feasible, factor, xp)))
+            extra = self.rho * float(self.sums.array(xp.sum(kl_divergence(feasible, factor, xp))))
             factor, model = feasible, self.model(feasible)
-        lower = -float(xp.sum(self._weighted(values)) + entropy)
+        lower = -float(self._total(xp.sum(self._weighted(values)), entropy))
         if lower == -math.inf:  # g is outside the domain of the dual
             return Certificate(factor, lower, math.inf, math.inf)
-        gap = float(xp.sum(self._weighted(self.bound.gap(g, marginal, model)))) + extra
+        gaps = self._weighted(self.bound.gap(g, marginal, model))
+        gap = float(self.sums.array(xp.sum(gaps))) + extra
         return Certificate(factor, lower, lower + gap, gap)
 
 
@@ -316,13 +332,21 @@ def block_dual(
     *,
     scales_samples: bool,
     weights: Array | None = None,
+    sums: Sums = ALONE,
+    has_rows_of_others: bool = True,
 ) -> BlockDual:
-    """The dual of a block; refuses constraints under which a balanced loss is infinite."""
+    """
+    The dual of a block; refuses constraints under which a balanced loss is infinite.
+
+    The last two arguments are those of `BlockDual`.
+    """
     check_constraint("constraint", constraint, len(block.shape))
     samples = bound.data.shape[0]
     scales_samples = scales_samples and block.shape[0] == samples
     rho = positive_number("rho", rho)
-    dual = BlockDual(bound, block, rho, constraint, scales_samples, weights)
+    dual = BlockDual(
+        bound, block, rho, constraint, scales_samples, weights, sums, has_rows_of_others
+    )
     if not bound.conserves_mass:
         return dual
     if constraint is None:
@@ -333,7 +357,8 @@ def block_dual(
             )
             raise ValueError(msg)
         return dual
-    _check_mass(dual)
+    if not sums.shared:  # several processes have checked it before they began
+        _check_mass(dual)
     return dual
 
 
