@@ -327,9 +327,10 @@ def test_debiased_loss_agrees_with_numpy(lam):
     assert float(found(X, X)) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_relaxed_data_agree_with_numpy():
+@pytest.mark.parametrize("debias", [False, True])
+def test_relaxed_data_agree_with_numpy(debias):
     X, Y = samples(1.0)
-    loss = wtf.Wasserstein(wtf.grid_cost(4), 0.2, 1.0, source_lam=0.5)
+    loss = wtf.Wasserstein(wtf.grid_cost(4), 0.2, 1.0, source_lam=0.5, debias=debias)
     expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), loss, tol=1e-12)
     value, (in_X, in_Y) = jax.value_and_grad(partial(wasserstein_loss, tol=1e-12), (0, 1))(
         X, Y, loss

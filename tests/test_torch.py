@@ -58,9 +58,10 @@ class TestGradient:
         )
         assert float(wasserstein_loss(X, X, loss).detach()) < 1e-9
 
-    def test_gradcheck_passes_if_mass_may_stay_behind(self, device):
+    @pytest.mark.parametrize("debias", [False, True])
+    def test_gradcheck_passes_if_mass_may_stay_behind(self, device, debias):
         X, Y = tensors(device, 1.0, (2, 3))
-        loss = wtf.Wasserstein(wtf.grid_cost(3), 0.5, 1.0, source_lam=0.7)
+        loss = wtf.Wasserstein(wtf.grid_cost(3), 0.5, 1.0, source_lam=0.7, debias=debias)
         assert torch.autograd.gradcheck(
             lambda X, Y: wasserstein_loss(X, Y, loss, tol=1e-13, reduction="none"),
             (X.requires_grad_(), Y.requires_grad_()),

@@ -32,6 +32,19 @@ class TestFit:
             "fit", "X.npy", "--rank", 2, "--debias", "--loss", "kl"
         )
 
+    def test_reach_and_price_of_mass_that_stays_behind(self):
+        words = ("--model", "nmf", "--reach", "2,inf", "--source-lam", 5)
+        assert run("fit", "X.npy", *QUICK, *words).exit_code == 0
+        loss = wtf.load("fit.npz").loss
+        assert loss.source_lam == 5.0
+        assert isinstance(loss.costs[0], wtf.BandedCost)
+        assert loss.costs[0].reach == 2
+        assert loss.costs[1].shape == (GRID[1], GRID[1])
+        words = ("--rank", 2, "--reach", 2)
+        assert "--reach was given with --cost" in refuse("fit", "X.npy", *words, "--cost", "X.npy")
+        assert "--reach was given with --loss" in refuse("fit", "X.npy", *words, "--loss", "kl")
+        assert "reach has 3 entries" in refuse("fit", "X.npy", "--rank", 2, "--reach", "2,2,2")
+
     def test_fit_is_that_of_the_library(self):
         result = run("fit", "X.npy", *QUICK, "--lam", 5, "--rho", 0.02, "--seed", 3)
         assert result.exit_code == 0, result.output

@@ -223,3 +223,17 @@ class TestFits:
         loss = wtf.Wasserstein(wtf.grid_cost(32, 32), 0.05, 10.0, debias=True)
         fit = wtf.cp(X, 1, loss, rho=1e-3, rng=0, tol=1e-3)
         assert fit.converged, fit.message
+
+
+@numpy_only
+@pytest.mark.parametrize("source_lam", [2.0, math.inf])
+def test_mass_where_the_model_nearly_vanishes(source_lam):
+    """Mass of X in the tail of an atom, at 1e-250 of it, has to arrive there."""
+    at = np.arange(60)
+    atoms = np.exp(-0.5 * ((at - np.asarray([[10.0], [14.0]])) / 1.2) ** 2)
+    X = atoms.sum(axis=0) + 0.1 * (at == 50)
+    cost = wtf.grid_cost(60, scale=None, reach=6.0)
+    loss = wtf.Wasserstein(cost, 4.0, 16.0, debias=True, source_lam=source_lam)
+    found = wtf.unmix(X, atoms, loss)
+    assert found.converged
+    np.testing.assert_allclose(found.shares, [0.5, 0.5], atol=0.03)

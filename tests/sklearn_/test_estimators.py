@@ -39,10 +39,11 @@ def test_single_number_of_components_is_capped_by_the_modes_of_tucker():
     assert model.core_.shape == (7, 6, 6)
 
 
-def test_debiased_loss_scores_and_updates():
+@pytest.mark.parametrize("options", [{"debias": True}, {"source_lam": 5.0}])
+def test_other_losses_score_and_update(options):
     X = images()
-    model = WassersteinCP(2, debias=True, **FAST).fit(X)
-    assert model.loss_.debias
+    model = WassersteinCP(2, **options, **FAST).fit(X)
+    assert all(getattr(model.loss_, name) == value for name, value in options.items())
     assert -model.score(X) == pytest.approx(model.reconstruction_err_, abs=1e-3)
     model.partial_fit(X[:6])
     assert np.all(np.isfinite(model.components_))

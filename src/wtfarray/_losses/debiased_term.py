@@ -61,14 +61,25 @@ class DebiasedTerm:
     Parameters
     ----------
     plain : PlainTerm
-        The loss that is not debiased.
+        The loss that is not debiased. If the first marginal is relaxed, that of `debiased_problem`.
     weights : array (N,), optional
         The weights of the samples, those of the plain term.
     sums : Sums
         Over the samples of all processes: both problems are solved in lockstep.
+    own : SelfTransport, optional
+        The transport of X to itself if the first marginal is relaxed, of `debiased_problem`.
+    scale : float, optional
+        ``eps`` times the mass of X, if that is not the scale of the plain term.
     """
 
-    def __init__(self, plain: PlainTerm, weights: Array | None = None, sums: Sums = ALONE) -> None:
+    def __init__(
+        self,
+        plain: PlainTerm,
+        weights: Array | None = None,
+        sums: Sums = ALONE,
+        own: SelfTransport | None = None,
+        scale: float | None = None,
+    ) -> None:
         self.problem = plain.problem
         self.shape = plain.shape
         self.weights = weights
@@ -82,7 +93,10 @@ class DebiasedTerm:
         self._product: tuple[Array, Array] | None = None
         """A potential p, and ``log K mu`` there."""
         self._at_level = self.problem
-        self._own: SelfTransport | None = None
+        self._own = own
+        self._keeps_own = own is not None
+        """Whether the data of the plain term are not X, so that it is for one eps only."""
+        self._scale = plain.scale if scale is None else scale
 
     @property
     def state(self) -> Array:
@@ -124,7 +138,7 @@ class DebiasedTerm:
     @property
     def scale(self) -> float:
         """``eps`` times the mass."""
-        return self._plain.scale
+        return self._scale
 
     def set_level(self, level: float) -> None:
         """Continue with ``level`` times eps; potentials have the units of the cost and are kept."""
@@ -132,7 +146,7 @@ class DebiasedTerm:
         eps = self.problem.kernel.eps * level
         if eps != self._at_level.kernel.eps:
             self._at_level = self.problem if level == 1.0 else self.problem.at_eps(eps)
-            self._own = None
+            self._own = self._own if self._keeps_own else None
         self._product = None
 
     def drop_history(self) -> None:
@@ -152,13 +166,15 @@ class DebiasedTerm:
         level = problem.kernel.eps / self.problem.kernel.eps
         tolerance = min(tolerance, LARGEST_ERROR * self.scale * level)
         for _ in range(MAX_ROUNDS):
-            q = arriving(Y, self._h, lam, problem.mass)
+            q = arriving(problem, Y, self._h)
             total, log_r = self._solve_symmetric(q, SYMMETRIC_SHARE * tolerance)
-            found = self._evaluate_plain(Y, tolerance, max_iter)
+            plain, p = shifted_model(Y, self._p, lam)
+            plain = unstack(problem, plain, self.shape)
+            found = self._plain.evaluate(plain, PLAIN_SHARE * tolerance, max_iter)
             if self._sums.any(not math.isfinite(found.value)):
                 return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
-            self._h = self._potential_of(found.gradient) - self._p
-            q = arriving(Y, self._h, lam, problem.mass)
+            self._h = self._potential_of(found.gradient) - p
+            q = arriving(problem, Y, self._h)
             lag = self._error(q, log_r)
             lag_of_all, unsolved = self._sums.numbers(lag, not found.converged)
             if lag_of_all <= LAG_SHARE * tolerance or unsolved:
@@ -182,9 +198,9 @@ class DebiasedTerm:
             here = float(xp.max(self.weights)) if self.weights.shape[0] else 0.0
             largest = max(1.0, self._sums.largest(here))
         for _ in range(MAX_ROUNDS):
-            q = arriving(Y, self._h, lam, problem.mass)
+            q = arriving(problem, Y, self._h)
             self._solve_symmetric(q, CERTIFIED_SHARE * tolerance / largest)
-            plain = shifted_model(Y, self._p, lam)
+            plain, p = shifted_model(Y, self._p, lam)
             plain = unstack(problem, plain, self.shape)
             found = self._plain.certify(plain, 0.5 * tolerance, max_iter)
             g = self._potential_of(found.gradient)
@@ -192,15 +208,11 @@ class DebiasedTerm:
             if Y.shape[0]:  # a process may have no samples
                 bounds = debiased_bounds(problem, own, g, Y, self._p).bounds
                 value, gap, u = self._sum(bounds.values), self._sum(bounds.gaps), bounds.u
-            self._h = g - self._p
+            self._h = g - p
             gap_of_all, unsolved = self._sums.numbers(gap, not found.converged)
             if gap_of_all <= tolerance or unsolved or problem.conserves_mass:
                 break
         return TermValue(value, gap, gap, self._gradient(u), gap_of_all <= tolerance)
-
-    def _evaluate_plain(self, Y: Array, tolerance: float, max_iter: int) -> TermValue:
-        model = unstack(self.problem, shifted_model(Y, self._p, self.problem.lam), self.shape)
-        return self._plain.evaluate(model, PLAIN_SHARE * tolerance, max_iter)
 
     def _solve_symmetric(self, q: Array, tolerance: float) -> tuple[Array, Array]:
         """Update p for the marginal q; returns ``<r, 1>``, (N,), and log r, -inf where q is 0."""

@@ -23,6 +23,7 @@ from wtfarray._transport.feasibility import refuse_unreachable
 from wtfarray._transport.inner_solver import has_distant_bins
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.relaxed_source import debiased_problem
 
 
 def terms_of(
@@ -60,6 +61,10 @@ def _term(
     if isinstance(loss, Wasserstein):
         plain = _transport_term(loss, X, sample_weight, batch, mask, shards)
         weights = plain.weights if isinstance(plain, TransportTerm) else None
+        if loss.debias and plain.problem.relaxes_data:
+            problem, own = debiased_problem(plain.problem, shards.sums)
+            relaxed = TransportTerm(problem, tuple(X.shape), weights, batch, shards)
+            return DebiasedTerm(relaxed, weights, shards.sums, own, plain.scale)
         return DebiasedTerm(plain, weights, shards.sums) if loss.debias else plain
     if isinstance(loss, Frobenius | KullbackLeibler):
         bound = loss.bind_checked(X)

@@ -72,7 +72,7 @@ class Wasserstein:
     source_lam : float
         Penalty of the first marginal: mass of X may stay behind at a price of about ``source_lam``
         per unit, for data with noise, background or outliers. ``inf`` (the default) transports all
-        of X. Needs a finite ``lam``.
+        of X. Needs a finite ``lam``. With ``debias`` the loss stays 0 at ``Y = X`` and convex.
 
     Examples
     --------
@@ -144,12 +144,6 @@ class Wasserstein:
             msg = (
                 f"source_lam is {self.source_lam} and lam is inf: expected a finite lam as well, "
                 "or source_lam=inf"
-            )
-            raise ValueError(msg)
-        if self.debias:
-            msg = (
-                f"source_lam is {self.source_lam} with debias=True, which is not convex in both "
-                "marginals: expected source_lam=inf, or debias=False"
             )
             raise ValueError(msg)
 

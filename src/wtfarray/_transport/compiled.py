@@ -26,13 +26,14 @@ from wtfarray._transport.inner_solver import CHECK_EVERY, gap_factor
 from wtfarray._transport.iterate import Iterate, search_radius
 from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.relaxed_source import debiased_problem
 from wtfarray._transport.sinkhorn import (
     SinkhornState,
     first_state,
     memory_for,
     sinkhorn_step,
 )
-from wtfarray._transport.symmetric import self_transport, solve_symmetric
+from wtfarray._transport.symmetric import solve_symmetric
 from wtfarray._transport.target import masked_target
 
 MEMORY = 8
@@ -149,19 +150,20 @@ def solve_compiled_debiased(
     problem: TransportProblem, g: Array, Y: Array, tol: Array, max_iter: Array
 ) -> DebiasedBounds:
     """As `solve_debiased`, in one loop; stops when the relative gap is at most ``tol``."""
+    floor = jnp.sum(problem.mass) * problem.kernel.eps
+    problem, own = debiased_problem(problem)
     kernel, lam = problem.kernel, problem.lam
     problem.reachable  # noqa: B018  fill the cache now: arrays must not outlive the loop's trace
-    own = self_transport(kernel, problem.data)
-    floor = jnp.sum(problem.mass) * kernel.eps
 
     def advance(state: Round) -> Round:
-        q = arriving(Y, state.h, lam, problem.mass)
+        q = arriving(problem, Y, state.h)
         p = solve_symmetric(kernel, q, state.p, SYMMETRIC_SHARE * tol * floor).p
-        g, _ = solve_compiled(problem, state.g, shifted_model(Y, p, lam), state.tol, max_iter)
+        model, p_plain = shifted_model(Y, p, lam)
+        g, _ = solve_compiled(problem, state.g, model, state.tol, max_iter)
         bounds = debiased_bounds(problem, own, g, Y, p).bounds
         limit = tol * jnp.maximum(jnp.abs(jnp.sum(bounds.values)), floor)
         gap = jnp.sum(bounds.gaps)
-        return Round(g, p, g - p, TIGHTENING * state.tol, gap, limit, state.n + 1)
+        return Round(g, p, g - p_plain, TIGHTENING * state.tol, gap, limit, state.n + 1)
 
     def unfinished(state: Round) -> Array:
         return (state.n == 0) | ((state.gap > state.limit) & (state.n < MAX_ROUNDS))

@@ -29,6 +29,7 @@ from wtfarray._transport.potential import (
     scaled_by_potential,
 )
 from wtfarray._transport.problem import Bounds, TransportProblem
+from wtfarray._transport.relaxed_source import debiased_problem, gradient_in_data
 from wtfarray._transport.solve import (
     LEVEL_ITERATIONS,
     Solution,
@@ -41,7 +42,6 @@ from wtfarray._transport.symmetric import (
     SelfTransport,
     lower_bound,
     scaled_to,
-    self_transport,
     solve_symmetric,
 )
 
@@ -49,6 +49,8 @@ PLAIN_SHARE = 0.5
 """Share of the allowed gap for the plain problem."""
 SYMMETRIC_SHARE = 0.01
 """Share of the allowed gap for the symmetric problem, whose iterations are cheap."""
+SMALLEST_SHARE = 0.99
+"""The model of the plain problem is at least the smallest number of the dtype to this power."""
 MAX_ROUNDS = 50
 """Largest number of alternations between the two problems; one or two are usual."""
 
@@ -65,16 +67,27 @@ class DebiasedBounds:
     """(N, ...)."""
 
 
-def shifted_model(Y: Array, p: Array, lam: float) -> Array:
-    """``Y exp(p/lam)``, for which the plain problem is solved; Y itself if balanced."""
+def shifted_model(Y: Array, p: Array, lam: float) -> tuple[Array, Array]:
+    """
+    ``Y exp(p/lam)``, for which the plain problem is solved, and this p; Y itself if balanced.
+
+    Where Y is very small p is of no account but may be very negative: it is increased until the
+    product does not underflow, since no mass can ever arrive where that is 0.
+    """
     xp = array_namespace(Y)
-    return Y if math.isinf(lam) else scaled_by_potential(Y, -1.0 * p, lam, xp)
+    if math.isinf(lam):
+        return Y, p
+    least = SMALLEST_SHARE * math.log(float(xp.finfo(Y.dtype).smallest_normal))
+    p = xp.maximum(p, (least - xp.log(xp.where(Y > 0, Y, 1.0))) * lam)
+    return scaled_by_potential(Y, -1.0 * p, lam, xp), p
 
 
-def arriving(Y: Array, h: Array, lam: float, mass: Array) -> Array:
-    """``q = Y exp(-h/lam)``, scaled to the masses of X; Y if balanced."""
-    xp = array_namespace(Y)
-    return Y if math.isinf(lam) else scaled_to(scaled_by_potential(Y, h, lam, xp), mass)
+def arriving(problem: TransportProblem, Y: Array, h: Array) -> Array:
+    """``q = Y exp(-h/lam)``, scaled to the masses of X unless that is relaxed; Y if balanced."""
+    if problem.conserves_mass:
+        return Y
+    q = scaled_by_potential(Y, h, problem.lam, array_namespace(Y))
+    return q if problem.relaxes_data else scaled_to(q, problem.mass)
 
 
 def debiased_bounds(
@@ -86,7 +99,8 @@ def debiased_bounds(
     The plan of g is optimal between X and its own second marginal q, so that ``OT(X, q)`` is known.
     With ``p' = eps log(q / K mu)`` and ``h = g - p'`` the gap is ``lam KL(q | Y exp(-h/lam)) + eps
     KL(q | r)``, ``r = mu * K mu``. For infinite lam it is that of the plain loss plus ``eps KL(Y |
-    r)``. The gap of ``OT(X, X)/2`` is added.
+    r)``. The gap of ``OT(X, X)/2`` is added. ``problem`` and ``own`` are those of
+    `debiased_problem`.
     """
     xp = array_namespace(Y)
     kernel, eps, lam = problem.kernel, problem.kernel.eps, problem.lam
@@ -120,10 +134,13 @@ def debiased_bounds(
         mass = xp.where(problem.mass > 0, problem.mass, 1.0)
         shift = -1.0 * inner(h, Y) / mass
     else:
-        shift = _best_constant(problem, h, Y)
+        # The constant of g is the best one already if the mass of q depends on it.
+        relaxed = problem.relaxes_data
+        shift = 0.0 * problem.mass if relaxed else _best_constant(problem, h, Y)
     h = h + spread(shift, h)
     if not problem.conserves_mass:
-        lower = (problem.mass - 0.5 * total) * eps - conjugate - shift * problem.mass
+        arrived = per_sample(q) if problem.relaxes_data else problem.mass
+        lower = (arrived - 0.5 * total) * eps - conjugate - shift * problem.mass
         lower = lower + dual_product(h, Y, lam, kernel.flow)
         gap = gap + per_sample(kl_divergence(q, scaled_by_potential(Y, h, lam, xp), xp)) * lam
     u = dual_of_potential(h, lam, xp)
@@ -132,10 +149,7 @@ def debiased_bounds(
     change = spread(shift * (1.0 / eps), g)
     log_Kf, log_adjoint = log_Kf + change, log_adjoint - change
     bounds = Bounds(lower + own.lower, gap, u, log_Kf, log_adjoint)
-    known = (own.log_product > -math.inf) & (log_Kf > -math.inf)
-    pair = (xp.where(known, logs, 0.0) for logs in (own.log_product, log_Kf))
-    gradient_X = (next(pair) - next(pair)) * eps
-    return DebiasedBounds(bounds, g + spread(shift, g), gradient_X)
+    return DebiasedBounds(bounds, g + spread(shift, g), gradient_in_data(problem, own, log_Kf))
 
 
 def _constant(number: float, _: float) -> float:
@@ -169,10 +183,10 @@ def solve_debiased(
     The error shrinks by a factor of ``eps / (lam + eps)`` or less in each round.
     """
     xp = array_namespace(Y)
-    kernel, lam = problem.kernel, problem.lam
-    own = self_transport(kernel, problem.data)
     allowed = relative_gap(problem, tol)
     floor = allowed(0.0)
+    problem, own = debiased_problem(problem)
+    kernel, lam = problem.kernel, problem.lam
     g, p = xp.zeros_like(Y), xp.zeros_like(Y)
     n_iter = 0
     if potential is not None:
@@ -184,13 +198,14 @@ def solve_debiased(
             n_iter += n
     h, share, left = 0.0 * Y, PLAIN_SHARE * floor, max_iter
     for _ in range(MAX_ROUNDS):
-        q = arriving(Y, h, lam, problem.mass)
+        q = arriving(problem, Y, h)
         p = solve_symmetric(kernel, q, p, SYMMETRIC_SHARE * floor, safe=False).p
-        solver, model = inner_solver(problem, g), shifted_model(Y, p, lam)
+        model, p_plain = shifted_model(Y, p, lam)
+        solver = inner_solver(problem, g)
         g, _, n = solve_to_bounds(solver, model, partial(_constant, share), left)
         n_iter, left = n_iter + n, left - n
         found = debiased_bounds(problem, own, g, Y, p)
-        g, h = found.g, g - p
+        g, h = found.g, g - p_plain
         gap, value = float(xp.sum(found.bounds.gaps)), float(xp.sum(found.bounds.values))
         converged = gap <= allowed(value)
         if converged or left <= 0 or problem.conserves_mass:

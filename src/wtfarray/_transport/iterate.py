@@ -12,6 +12,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread
 from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._models.entropy import largest_exponent
 from wtfarray._transport.potential import dual_product
 from wtfarray._transport.problem import Marginal, TransportProblem
 
@@ -174,9 +175,12 @@ def relaxed_translation(
     scaled_Y = xp.exp((lowest - g) * (1.0 / lam)) * Y
     total, mass = per_sample(scaled_Y), per_sample(q)
     usable = (total > 0) & (mass > 0)
-    logs = xp.log(xp.where(usable, total, 1.0)) - xp.log(xp.where(usable, mass, 1.0))
+    total, log_mass = xp.where(usable, total, 1.0), xp.log(xp.where(usable, mass, 1.0))
     low = xp.reshape(lowest, (-1,))
-    shift = (logs - low * (1.0 / lam)) * (1.0 / (1.0 / s + 1.0 / lam))
-    shift = xp.where(usable, shift, 0.0)
-    scaled_Y = scaled_Y * spread(xp.exp((low + shift) * (-1.0 / lam)), Y)
+    shift = (xp.log(total) - log_mass - low * (1.0 / lam)) * (1.0 / (1.0 / s + 1.0 / lam))
+    # Far from the solution the common mass may be too large for a number; any constant will do.
+    most = (0.5 * largest_exponent(g.dtype, xp) - log_mass) * s
+    shift = xp.where(usable, xp.minimum(shift, most), 0.0)
+    common = xp.where(usable, xp.exp(log_mass + shift * (1.0 / s)), 0.0)  # the mass of both
+    scaled_Y = scaled_Y / spread(total, Y) * spread(common, Y)
     return shift, scaled_Y, q * spread(xp.exp(shift * (1.0 / s)), q)

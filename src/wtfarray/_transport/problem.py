@@ -353,7 +353,7 @@ class TransportProblem:
         xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        logs = g - top
+        logs = g - xp.where(top > -math.inf, top, 0.0)  # -inf if nothing of X can arrive
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 

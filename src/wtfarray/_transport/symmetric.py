@@ -146,6 +146,8 @@ class SelfTransport(NamedTuple):
     """The upper bound minus the lower one, (N,)."""
     log_product: Array
     """``log K mu``, (N, ...)."""
+    p: Array
+    """The potential, (N, ...)."""
 
 
 def self_transport(kernel: GibbsKernel, x: Array, sums: Sums = ALONE) -> SelfTransport:
@@ -166,6 +168,7 @@ def self_transport(kernel: GibbsKernel, x: Array, sums: Sums = ALONE) -> SelfTra
         lower_bound(kernel.eps, x, found.log_product, per_sample(r)),
         per_sample(kl_divergence(x, r, xp)) * kernel.eps,
         found.log_product,
+        found.p,
     )
 
 

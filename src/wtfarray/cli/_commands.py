@@ -154,6 +154,12 @@ def command() -> None:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="File with a square matrix of costs between all features, instead of a grid.",
 )
+@click.option(
+    "--reach",
+    callback=_numbers,
+    metavar="D",
+    help="Largest distance of transport on the grid, in bins, or one per axis, such as 50,inf.",
+)
 @click.option("--eps", type=float, default=1e-2, help="Smoothing of the loss.")
 @click.option(
     "--lam",
@@ -217,6 +223,7 @@ def fit(
     loss: str,
     grid: tuple[int, ...] | None,
     cost: Path | None,
+    reach: float | tuple[float, ...] | None,
     eps: float,
     lam: float,
     source_lam: float,
@@ -244,7 +251,7 @@ def fit(
     X = _data.on_grid(_data.read_samples(data, key, grid, comm, gaps=missing is not None), grid)
     mask = _data.observed(X, missing)
     X = _data.normalised(X, mask) if normalise else X
-    chosen = _loss(loss, X.shape, grid, cost, eps, lam, debias=debias, source_lam=source_lam)
+    chosen = _loss(loss, X.shape, grid, cost, reach, eps, lam, debias=debias, source_lam=source_lam)
     converted = _data.to_backend(X, backend, device, dtype)
     options |= {
         "axes": _data.read_axes(data, X.shape),
@@ -330,13 +337,14 @@ def _loss(
     shape: tuple[int, ...],
     grid: tuple[int, ...] | None,
     cost: Path | None,
+    reach: float | tuple[float, ...] | None,
     eps: float,
     lam: float,
     **options: Any,
 ) -> wtf.Loss:
     if name != "wasserstein":
         context = click.get_current_context()
-        for option in ("cost", "eps", "lam", *options):
+        for option in ("cost", "reach", "eps", "lam", *options):
             if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
                 given = option.replace("_", "-")
                 msg = f"--{given} was given with --loss {name}: expected --loss wasserstein"
@@ -346,7 +354,12 @@ def _loss(
         msg = f"the data have shape {shape}: expected samples and at least one more mode"
         raise ValueError(msg)
     if cost is None:
-        return wtf.Wasserstein(wtf.grid_cost(*(grid or shape[1:])), eps, lam, **options)
+        return wtf.Wasserstein(
+            wtf.grid_cost(*(grid or shape[1:]), reach=reach), eps, lam, **options
+        )
+    if reach is not None:
+        msg = "--reach was given with --cost, a matrix: expected inf in that matrix, or no --cost"
+        raise ValueError(msg)
     matrix = _data.read_array(cost, None, None)
     modes = (tuple(range(1, len(shape))),)
     return wtf.Wasserstein(matrix, eps, lam, modes=modes, **options)

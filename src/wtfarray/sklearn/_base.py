@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -86,6 +87,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         eps: float = 5e-2,
         lam: float = 10.0,
         debias: bool = False,
+        source_lam: float = math.inf,
         rho_coefs: float = 1e-2,
         rho_atoms: float = 1e-3,
         init: str | None = None,
@@ -101,6 +103,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.eps = eps
         self.lam = lam
         self.debias = debias
+        self.source_lam = source_lam
         self.rho_coefs = rho_coefs
         self.rho_atoms = rho_atoms
         self.init = init
@@ -230,7 +233,13 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self._sample_shape = tuple(samples.data.shape[1:])
         self._grid_shape = self._grid(self._sample_shape)
         self.loss_ = transport_loss(
-            self.cost, self.eps, self.lam, self._grid_shape, samples, debias=self.debias
+            self.cost,
+            self.eps,
+            self.lam,
+            self._grid_shape,
+            samples,
+            debias=self.debias,
+            source_lam=self.source_lam,
         )
         spec = self._problem(samples, team, interrupted)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)

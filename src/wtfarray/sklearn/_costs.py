@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
@@ -60,10 +60,13 @@ def transport_loss(
     lam: float,
     grid: tuple[int, ...],
     samples: Samples,
-    *,
-    debias: bool = False,
+    **options: Any,
 ) -> Wasserstein:
-    """The loss for samples on a grid, with the cost scaled to mean one."""
+    """
+    The loss for samples on a grid, with the cost scaled to mean one.
+
+    ``options`` are those of `Wasserstein`.
+    """
     modes: tuple[tuple[int, ...], ...] | None = None
     if isinstance(cost, str) and cost in METRICS:
         cost = _cost_of_samples(samples, cast("Metric", cost))
@@ -72,13 +75,13 @@ def transport_loss(
             expected = ", ".join(repr(name) for name in (*POWERS, *METRICS))
             msg = f"cost is {cost!r}: expected one of {expected}, a matrix or a list of matrices"
             raise ValueError(msg)
-        return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam, debias=debias)
+        return Wasserstein(grid_cost(*grid, p=POWERS[cost]), eps, lam, **options)
     if not isinstance(cost, (list, tuple)):
         cost, modes = (cost,), (tuple(range(1, len(grid) + 1)),)
     elif len(cost) != len(grid):
         msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one per axis of {grid}"
         raise ValueError(msg)
-    given = Wasserstein(cost, eps, lam, modes, debias=debias)
+    given = Wasserstein(cost, eps, lam, modes, **options)
     scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
     costs = [map_cost(lambda numbers: numbers / scale, matrix) for matrix in given.costs]
     return replace(given, costs=tuple(costs))

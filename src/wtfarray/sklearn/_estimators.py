@@ -51,6 +51,9 @@ class WassersteinNMF(WassersteinDecomposition):
     debias : bool, default False
         Whether to remove the blur of the smoothing, so that components are as sharp as the data;
         see `wtfarray.Wasserstein`.
+    source_lam : float, default inf
+        Mass of a sample may stay behind at a price of about ``source_lam`` per unit, for noise,
+        background and outliers. Positive; ``inf`` transports all of it. Needs a finite ``lam``.
     rho_coefs : float, default 1e-2
         Weight of the entropy of the coefficients of a sample, positive; typically from 1e-4 (few
         components per sample) to 0.1 (even coefficients).
@@ -111,6 +114,7 @@ class WassersteinNMF(WassersteinDecomposition):
         eps: float = 5e-2,
         lam: float = 10.0,
         debias: bool = False,
+        source_lam: float = math.inf,
         rho_coefs: float = 1e-2,
         rho_atoms: float = 1e-3,
         init: str | None = None,
@@ -127,6 +131,7 @@ class WassersteinNMF(WassersteinDecomposition):
             eps=eps,
             lam=lam,
             debias=debias,
+            source_lam=source_lam,
             rho_coefs=rho_coefs,
             rho_atoms=rho_atoms,
             init=init,
@@ -159,7 +164,7 @@ class WassersteinCP(WassersteinDecomposition):
         A name: as for `WassersteinNMF`. A list: one matrix
         per mode; the cost is their sum. A matrix: the costs between all bins of a sample, in C
         order. The cost is divided by its mean.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, source_lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`.
     verbose, comm
         As for `WassersteinNMF`.
@@ -204,7 +209,7 @@ class WassersteinTucker(WassersteinDecomposition):
         mode. A single number is used for all of them, limited to the size of the mode.
     cost
         As for `WassersteinCP`.
-    eps, lam, debias, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
+    eps, lam, debias, source_lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state
         As for `WassersteinNMF`, but ``lam`` must be finite.
     verbose, comm
         As for `WassersteinNMF`.
