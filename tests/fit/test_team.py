@@ -111,11 +111,16 @@ class TestEqual:
         loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05)
         check_equal(array, wtf.cp, images(), cuts, 3, loss)
 
-    @pytest.mark.parametrize("lam", [10.0, math.inf])
-    def test_debiased(self, array, lam):
+    @pytest.mark.parametrize(
+        ("lam", "source_lam"), [(10.0, math.inf), (math.inf, math.inf), (10.0, 5.0)]
+    )
+    def test_debiased(self, array, lam, source_lam):
         """Also a rank without samples, and weights."""
-        loss = wtf.Wasserstein(wtf.grid_cost(6, 6), eps=0.05, lam=lam, debias=True)
+        cost = wtf.grid_cost(6, 6)
+        loss = wtf.Wasserstein(cost, eps=0.05, lam=lam, debias=True, source_lam=source_lam)
         check_equal(array, wtf.cp, images(), [5, 5], 3, loss)
+        if source_lam < math.inf:
+            return  # weights do not concern it
         weights = np.linspace(0.5, 2.0, 24)
         check_equal(array, wtf.cp, images(), [7], 3, loss, sample_weight=weights)
 
