@@ -72,10 +72,10 @@ class TestScan:
     @pytest.mark.parametrize("loss", [LOSS, wtf.Frobenius(), wtf.KullbackLeibler()])
     def test_excess_loss_is_zero_at_the_minimum_over_all_models(self, loss):
         X = bumps()
-        assert rank_scan_module._excess(loss, X, loss.conjugate(X, 0.0 * X)[1]) == pytest.approx(
-            0.0, abs=1e-4
-        )
-        assert rank_scan_module._excess(loss, X, X[::-1]) > 1e-2
+        best = loss.conjugate(X, 0.0 * X)[1]
+        excess = [rank_scan_module._total_excess(loss, X, Y, None) for Y in (best, X[::-1])]
+        assert excess[0] / X.shape[0] == pytest.approx(0.0, abs=1e-4)
+        assert excess[1] / X.shape[0] > 1e-2
 
     @numpy_only
     def test_fold_without_mass_is_refused_before_fitting(self):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
+from collections.abc import Iterable
 
 from array_api_compat import array_namespace
 
@@ -81,16 +84,35 @@ def core_consistency(
     sums : Sums
         Over the rows of the first mode, if several processes share them.
     """
-    xp = array_namespace(data)
+    return core_consistency_of_parts([(None, data)], factors, weights, sums)
+
+
+def core_consistency_of_parts(
+    parts: Iterable[tuple[slice | None, Array]],
+    factors: list[Array],
+    weights: Array | None,
+    sums: Sums = ALONE,
+) -> float | None:
+    """As `core_consistency` for data in parts, each with its rows; None for all rows."""
+    xp = array_namespace(factors[0])
     modes, rank = len(factors), int(factors[0].shape[1])
     if modes < 3:
         return None
     first = factors[0] if weights is None else factors[0] * weights
     inverses = [_inverse(first, sums), *(xp.linalg.pinv(factor) for factor in factors[1:])]
-    core = sums.array(mode_products(data, inverses, range(modes)))
+    cores = [
+        mode_products(part, [_columns(inverses[0], rows), *inverses[1:]], range(modes))
+        for rows, part in parts
+    ]
+    core = sums.array(functools.reduce(operator.add, cores))
     square = float(xp.sum(core**2.0))
     corners = sum(float(core[(r,) * modes]) for r in range(rank))
     return 100.0 * (1.0 - (square - 2.0 * corners + rank) / rank)
+
+
+def _columns(inverse: Array, rows: slice | None) -> Array:
+    """The columns of a pseudo-inverse that belong to some rows of the factor."""
+    return inverse if rows is None else inverse[:, rows]
 
 
 def _inverse(factor: Array, sums: Sums) -> Array:

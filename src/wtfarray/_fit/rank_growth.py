@@ -11,9 +11,11 @@ from array_api_compat import device as device_of
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.result import Factorisation
+from wtfarray._fit.sample_parts import part_of_fit, parts_of_data
 from wtfarray._models.tensor import unfold
 
 
@@ -54,18 +56,15 @@ def grow(
     factors : list of arrays (n_k, ranks[k])
         The factors.
     """
-    xp = array_namespace(X)
+    xp = array_namespace(fit.factors[0])
     sizes = tuple(factor.shape[0] for factor in fit.factors)
-    data, model = (xp.reshape(tensor, sizes) for tensor in (X, observed(fit.to_tensor(), mask)))
     added = [r - factor.shape[1] for r, factor in zip(ranks, fit.factors, strict=True)]
-    slices = _draw(shards.gathered(per_sample(xp.abs(data - model))), max(added), rng)
-    mass = per_sample(data)
-    unit = data / spread(xp.where(mass > 0, mass, 1.0), data)
-    chosen = _slices(unit, slices, shards)
-    overlap = xp.stack([per_sample(xp.minimum(unit, one[None, ...])) for one in chosen], axis=1)
+    if isinstance(X, SparseSamples):
+        mass, overlap, residual = _drawn_in_chunks(fit, X, max(added), rng)
+    else:
+        mass, overlap, residual = _drawn(fit, X, max(added), rng, mask, shards)
     # New components take at most half of the coefficients of a slice.
     part = overlap * (0.5 / xp.clip(xp.sum(overlap, axis=1, keepdims=True), min=1.0))
-    residual = _slices(xp.maximum(data - model, 0.0), slices, shards)
     columns = [part if fit.constraints[0] == "rows" else part * mass[:, None]]
     columns += [
         xp.stack([xp.sum(unfold(one, k), axis=1) for one in residual], axis=1)
@@ -90,6 +89,49 @@ def grow(
         return None, factors
     assert fit.weights is not None
     return _grow_core(fit.weights, ranks[:1]), factors
+
+
+def _drawn(
+    fit: Factorisation,
+    X: Array,
+    count: int,
+    rng: np.random.Generator,
+    mask: Array | None,
+    shards: Shards,
+) -> tuple[Array, Array, list[Array]]:
+    """Masses of the slices (n,), overlaps with those drawn (n, count), and residuals of these."""
+    xp = array_namespace(X)
+    sizes = tuple(factor.shape[0] for factor in fit.factors)
+    data, model = (xp.reshape(tensor, sizes) for tensor in (X, observed(fit.to_tensor(), mask)))
+    slices = _draw(shards.gathered(per_sample(xp.abs(data - model))), count, rng)
+    mass = per_sample(data)
+    unit = data / spread(xp.where(mass > 0, mass, 1.0), data)
+    chosen = _slices(unit, slices, shards)
+    overlap = xp.stack([per_sample(xp.minimum(unit, one[None, ...])) for one in chosen], axis=1)
+    return mass, overlap, _slices(xp.maximum(data - model, 0.0), slices, shards)
+
+
+def _drawn_in_chunks(
+    fit: Factorisation, X: SparseSamples, count: int, rng: np.random.Generator
+) -> tuple[Array, Array, list[Array]]:
+    """As `_drawn` for sparse samples, of which one chunk at a time is dense."""
+    sizes = tuple(factor.shape[0] for factor in fit.factors[1:])
+    masses, residuals = [], []
+    for rows, part in parts_of_data(X):
+        masses.append(per_sample(part))
+        residuals.append(per_sample(np.abs(part - part_of_fit(fit, rows).to_tensor())))
+    mass = np.concatenate(masses)
+    slices = _draw(np.concatenate(residuals), count, rng)
+    chosen = [X[i : i + 1] / max(mass[i], np.finfo(mass.dtype).tiny) for i in slices]
+    overlaps = []
+    for rows, part in parts_of_data(X):
+        unit = part / spread(np.where(mass[rows] > 0, mass[rows], 1.0), part)
+        overlaps.append(np.stack([per_sample(np.minimum(unit, one)) for one in chosen], axis=1))
+    residual = [
+        np.maximum(X[i : i + 1] - part_of_fit(fit, slice(i, i + 1)).to_tensor(), 0.0)
+        for i in slices
+    ]
+    return mass, np.concatenate(overlaps), [one.reshape(sizes) for one in residual]
 
 
 def _draw(residual: np.ndarray, count: int, rng: np.random.Generator) -> list[int]:

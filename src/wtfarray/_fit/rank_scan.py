@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -24,6 +24,7 @@ from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.sums import ALONE, AgreedError, Sums, failing_together, refusal
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -41,10 +42,16 @@ from wtfarray._fit.journal import wants_to_stop
 from wtfarray._fit.matching import matched_cosine
 from wtfarray._fit.options import FitOptions
 from wtfarray._fit.progress_bar import ProgressBar
-from wtfarray._fit.rank_choice import core_consistency
+from wtfarray._fit.rank_choice import core_consistency_of_parts
 from wtfarray._fit.rank_growth import grow
 from wtfarray._fit.rank_records import Rank, RankRecord, RankScan
 from wtfarray._fit.result import Factorisation
+from wtfarray._fit.sample_parts import (
+    part_of_fit,
+    parts_of_data,
+    some_samples,
+    sparse_or_dense,
+)
 from wtfarray._fit.specification import Kind, is_sampled
 from wtfarray._fit.team import (
     Interrupts,
@@ -61,7 +68,6 @@ from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.value import wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
-from wtfarray._models.models import atoms_of
 
 
 class ScanOptions(TypedDict, total=False):
@@ -201,10 +207,9 @@ def _scan(
     """Check the arguments and fit one rank after the other."""
 
     def check() -> tuple[Array, Array | None, tuple[Axis, ...], list[Rank]]:
-        (data, found), (seen, seen_labels) = without_labels("X", X), without_labels("mask", mask)
-        xp = common_namespace(X=data)
-        seen = as_mask("mask", seen, data, shared=sums.shared)
-        data = (as_shard if sums.shared else as_data)("X", observed(data, seen), xp)
+        data, found = without_labels("X", X, in_chunks=not sums.shared)
+        seen, seen_labels = without_labels("mask", mask)
+        data, seen = _checked_data(data, seen, loss, held_out_entries, shared=sums.shared)
         labels = checked_axes(axes, found, tuple(data.shape))
         one_of("model", model, ("nmf", "cp", "tucker"))
         instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
@@ -262,6 +267,19 @@ def _scan(
     return scan
 
 
+def _checked_data(
+    X: Array, mask: Array | None, loss: Loss, entries: float | None, *, shared: bool
+) -> tuple[Array, Array | None]:
+    """The data, 0 where nothing was observed, and their mask; large sparse ones stay sparse."""
+    X = sparse_or_dense(X)
+    if isinstance(X, SparseSamples):
+        _refuse_for_sparse(X, loss, mask, entries)
+        return X, None
+    xp = common_namespace(X=X)
+    mask = as_mask("mask", mask, X, shared=shared)
+    return (as_shard if shared else as_data)("X", observed(X, mask), xp), mask
+
+
 class _Chain:
     """Fits of increasing rank to the same samples, each initialising the next."""
 
@@ -278,12 +296,12 @@ class _Chain:
         self.left_out_mask: Array | None = None
         if left_out is not None:
             kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
-            self.X, self.left_out = take_samples(X, kept), take_samples(X, left_out)
+            self.X, self.left_out = some_samples(X, kept), some_samples(X, left_out)
             if mask is not None:
                 self.mask = take_samples(mask, kept)
                 self.left_out_mask = take_samples(mask, left_out)
             for part in (self.X, self.left_out):
-                if not sums.any(bool(array_namespace(part).any(part > 0))):
+                if not sums.any(_is_positive(part)):
                     msg = (
                         "held_out leaves a part of X that is zero everywhere: expected fewer folds"
                     )
@@ -369,7 +387,7 @@ def _fit_rank(
         rank=rank,
         objective=best.objective,
         gap=best.gap,
-        loss=_excess(loss, whole[0].X, best.to_tensor(), whole[0].mask, sums),
+        loss=_excess(loss, whole[0].X, best, whole[0].mask, sums),
         held_out=statistics.fmean(held_out) if held_out else None,
         held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
@@ -385,29 +403,66 @@ def _fit_rank(
 
 def _core_consistency(fit: Factorisation, chain: _Chain, loss: Loss) -> float | None:
     """The core consistency of a CP model, for the data as the loss blurs them."""
-    X = chain.X
-    if chain.mask is not None:  # missing entries are those of the model
-        X = array_namespace(X).where(chain.mask, X, fit.to_tensor())
-    if isinstance(loss, ConjugateLoss) and bool(array_namespace(X).any(X > 0)):
-        # The model of smallest loss: X itself, blurred by the kernel of a Wasserstein loss.
-        X = loss.conjugate(X, array_namespace(X).zeros_like(X))[1]
-    return core_consistency(X, fit.factors, fit.weights, chain.sums)
+    if len(fit.factors) < 3:
+        return None
+
+    def blurred(X: Array) -> Array:
+        xp = array_namespace(X)
+        if chain.mask is not None:  # missing entries are those of the model
+            X = xp.where(chain.mask, X, fit.to_tensor())
+        if isinstance(loss, ConjugateLoss) and bool(xp.any(X > 0)):
+            # The model of smallest loss: X itself, blurred by the kernel of a Wasserstein loss.
+            X = loss.conjugate(X, xp.zeros_like(X))[1]
+        return X
+
+    parts = ((rows, blurred(part)) for rows, part in parts_of_data(chain.X))
+    return core_consistency_of_parts(parts, fit.factors, fit.weights, chain.sums)
 
 
 def _unstructured(
     loss: Loss, X: Array, mask: Array | None, sums: Sums, *, sampled: bool
 ) -> float | None:
     """The loss per sample of a model in which every sample is constant, or all of X."""
-    xp = array_namespace(X)
-    seen = observed(xp.ones_like(X), mask)
-    axes = tuple(range(int(sampled), X.ndim))
-    counts = xp.sum(seen, axis=axes, keepdims=True)
-    mean = xp.sum(X, axis=axes, keepdims=True) / xp.where(counts > 0, counts, 1.0)
-    total = math.nan
-    with suppress(ValueError):  # no transport to constant samples, where some costs are infinite
-        total = _total_excess(loss, X, seen * mean, mask)
+    total = 0.0
+    for _, part in parts_of_data(X):
+        xp = array_namespace(part)
+        seen = observed(xp.ones_like(part), mask)
+        axes = tuple(range(int(sampled), part.ndim))
+        counts = xp.sum(seen, axis=axes, keepdims=True)
+        mean = xp.sum(part, axis=axes, keepdims=True) / xp.where(counts > 0, counts, 1.0)
+        try:
+            total += _total_excess(loss, part, seen * mean, mask)
+        except ValueError:  # no transport to constant samples, where some costs are infinite
+            total = math.nan
     total, samples = sums.numbers(total, int(X.shape[0]))
     return None if math.isnan(total) else total / samples
+
+
+def _refuse_for_sparse(
+    X: SparseSamples, loss: Loss, mask: Array | None, entries: float | None
+) -> None:
+    """Refuse what sparse samples that are read in chunks do not support."""
+    unsupported = None
+    if mask is not None:
+        unsupported = "mask was given"
+    elif entries is not None:
+        unsupported = "held_out_entries was given"
+    elif isinstance(loss, Loss) and not is_sampled(loss, X.shape):
+        unsupported = "loss transports the first mode"
+    if unsupported is not None:
+        size = " x ".join(map(str, X.shape))
+        msg = (
+            f"{unsupported} for a sparse X of {size}, which is read in chunks of samples: expected "
+            "X in memory, X.toarray()"
+        )
+        raise ValueError(msg)
+
+
+def _is_positive(X: Array) -> bool:
+    """Whether some entry is positive."""
+    if isinstance(X, SparseSamples):
+        return bool((X.array.data > 0).any())
+    return bool(array_namespace(X).any(X > 0))
 
 
 def _standard_error(values: list[float]) -> float:
@@ -419,29 +474,26 @@ def _held_out_loss(chain: _Chain, loss: Loss) -> float:
     fit, X = chain.last, chain.left_out
     assert fit is not None
     assert X is not None
-    xp = array_namespace(X)
     if chain.sums.shared and fit.constraints[0] not in (None, "rows"):
         msg = (
             f"held_out was given with comm and the constraint {fit.constraints[0]!r} of the first "
             "factor, which ties samples together: expected held_out=None"
         )
         raise AgreedError(ValueError(msg))
-    model, stopped = X, False
+    projected = None
     if X.shape[0]:  # each process projects its own samples
         projected = fit.projection(X, mask=chain.left_out_mask)
-        atoms = atoms_of(fit.factors, fit.core, fit.weights)
-        model = xp.reshape(xp.matmul(projected.factors[0], atoms.mT), tuple(X.shape))
-        stopped = projected.stopped
+    stopped = projected is not None and projected.stopped
     if chain.sums.any(stopped):  # an interrupted projection returns instead of raising
         raise KeyboardInterrupt
-    return _excess(loss, X, model, chain.left_out_mask, chain.sums)
+    return _excess(loss, X, projected, chain.left_out_mask, chain.sums)
 
 
 def _entries_loss(chain: _Chain, loss: Loss) -> float:
     """The loss of the left-out entries of a chain, in the model of its last fit."""
     assert chain.last is not None
     X = observed(chain.X, chain.entries)
-    return _excess(loss, X, chain.last.to_tensor(), chain.entries, chain.sums)
+    return _excess(loss, X, chain.last, chain.entries, chain.sums)
 
 
 def _blocks(
@@ -464,9 +516,19 @@ def _blocks(
     return found
 
 
-def _excess(loss: Loss, X: Array, Y: Array, mask: Array | None = None, sums: Sums = ALONE) -> float:
-    """The mean over the samples of all processes of what `_total_excess` adds."""
-    total, samples = sums.numbers(_total_excess(loss, X, Y, mask), int(X.shape[0]))
+def _excess(
+    loss: Loss, X: Array, fit: Factorisation | None, mask: Array | None, sums: Sums
+) -> float:
+    """
+    The mean over the samples of all processes of what `_total_excess` adds.
+
+    Without a fit, this process has no samples.
+    """
+    total = 0.0
+    for rows, part in parts_of_data(X) if fit is not None else ():
+        assert fit is not None
+        total += _total_excess(loss, part, part_of_fit(fit, rows).to_tensor(), mask)
+    total, samples = sums.numbers(total, int(X.shape[0]))
     return total / samples
 
 
