@@ -463,6 +463,8 @@ class Objective:
     """A `TransportLoss` each, or the name of another loss."""
     rho: tuple[float, ...]
     sample_weight: np.ndarray | None = None
+    references: tuple[float, ...] = ()
+    """What the entropy of each block is relative to; empty for ones."""
 
     def loss(self, Y: np.ndarray) -> oracle.Interval:
         """The loss of a model tensor."""
@@ -488,12 +490,13 @@ class Objective:
         return total
 
     def entropies(self, blocks: list[np.ndarray]) -> oracle.Interval:
-        """``sum rho E(A)``."""
+        """``sum rho <A, log(A / s) - 1>``."""
         total = oracle.NOTHING
-        for rho, block in zip(self.rho, blocks, strict=True):
-            a = np.asarray(block, oracle.LONG)
-            value = rho * oracle.entropy(a)
-            size = float(np.sum(a * (np.abs(np.log(np.where(a > 0, a, 1))) + 1)))
+        references = self.references or (1.0,) * len(self.rho)
+        for rho, s, block in zip(self.rho, references, blocks, strict=True):
+            a = np.asarray(block, oracle.LONG) / s
+            value = rho * s * oracle.entropy(a)
+            size = s * float(np.sum(a * (np.abs(np.log(np.where(a > 0, a, 1))) + 1)))
             total += oracle.Interval(value, value, rho * size)
         return total
 
@@ -579,6 +582,27 @@ def check_history(trial: Trial, name: str, fit: Any, scale: float) -> None:
         )
 
 
+def expected_references(
+    fit: Any, X: np.ndarray, options: dict[str, Any], *, sampled: bool
+) -> tuple[float, ...]:
+    """The mean mass of a sample for the block that carries the mass of the data, 1 for others."""
+    blocks = range(len(fit.rho))
+    fixed = {k % len(fit.factors) for k in options.get("fixed", ())}
+    free = [k for k in blocks if fit.constraints[k] is None and k not in fixed]
+    weighted = options.get("weights") is not None or len(fit.rho) > len(fit.factors)
+    if not free or (weighted and fit.core is None):
+        return (1.0,) * len(fit.rho)
+    mass = X.astype(float).reshape(len(X), -1).sum(axis=1)
+    weight = np.ones(len(X))
+    if sampled and options.get("sample_weight") is not None:
+        weight = np.asarray(options["sample_weight"], float)
+    count = weight[mass > 0].sum() if sampled else 1.0
+    s = float((weight * mass).sum() / count) if count > 0 else float(mass.sum())
+    if abs(s - 1.0) <= (1e-6 if to_numpy(fit.factors[0]).dtype == np.float64 else 1e-3):
+        s = 1.0
+    return tuple(s if k == free[0] else 1.0 for k in blocks)
+
+
 def check_fit(trial: Trial) -> None:
     """`cp`, `tucker` or `nmf`, whichever the kind names."""
     rng = trial.draw()
@@ -608,7 +632,11 @@ def check_fit(trial: Trial) -> None:
         if not any(word in str(error) for word in usual):
             trial.fail("refused what has a solution", f"{model}: {error}")
         raise
-    objective = Objective(X, parts, tuple(map(float, fit.rho)), options.get("sample_weight"))
+    references = expected_references(fit, X, options, sampled=0 not in moved)
+    if not np.allclose(references, fit.references, rtol=10 * trial.rounding, atol=0):
+        trial.fail("references", f"{model}: {fit.references}, expected {references}")
+    rho = tuple(map(float, fit.rho))
+    objective = Objective(X, parts, rho, options.get("sample_weight"), fit.references)
     trial.note("fit", fit)
     if not finite_blocks(trial, model, fit, options.get("fixed", ())):
         return
@@ -700,7 +728,7 @@ def check_projection(trial: Trial) -> None:
     trial.note("coefficients", found.factors[0])
     if not finite_blocks(trial, "projection", found, range(1, 9)):
         return
-    objective = Objective(new, [part], tuple(map(float, fit.rho)))
+    objective = Objective(new, [part], tuple(map(float, fit.rho)), references=fit.references)
     truth = objective.of(found)
     trial.note("truth", truth)
     check_interval(
@@ -709,7 +737,7 @@ def check_projection(trial: Trial) -> None:
     check_history(trial, "projection", found, max(truth.scale, objective.floor))
     if not found.converged or trial.outcome.failed:
         return
-    _check_minimum(trial, found, new, part, float(fit.rho[0]))
+    _check_minimum(trial, found, new, part)
     if (
         keywords
         or part.balanced
@@ -732,18 +760,17 @@ def _atoms(fit: Any) -> np.ndarray:
 
 
 def _sample_objective(
-    x: np.ndarray, a: np.ndarray, atoms: np.ndarray, part: TransportLoss, rho: float
+    x: np.ndarray, a: np.ndarray, atoms: np.ndarray, part: TransportLoss, fit: Any
 ) -> oracle.Interval:
     """The objective of one index of the first mode, with coefficients a (r,)."""
     Y = np.tensordot(np.asarray(a, oracle.LONG), atoms, axes=(0, 0)).reshape(1, *x.shape)
     total = oracle.transport(x[None], Y, part.costs, part.groups, part.eps, part.lam)
-    value = rho * oracle.entropy(a)
+    s = fit.references[0]
+    value = float(fit.rho[0]) * s * oracle.entropy(np.asarray(a, oracle.LONG) / s)
     return total + oracle.Interval(value, value, abs(value))
 
 
-def _check_minimum(
-    trial: Trial, found: Any, new: np.ndarray, part: TransportLoss, rho: float
-) -> None:
+def _check_minimum(trial: Trial, found: Any, new: np.ndarray, part: TransportLoss) -> None:
     """No step towards what the gradient asks for decreases the objective of a sample much."""
     constraint = found.constraints[0]
     if constraint not in (None, "rows") or part.balanced:
@@ -766,15 +793,15 @@ def _check_minimum(
                 slope[r] += np.sum(np.where(atom[j] > 0, u, 0) * atom[j])
         if not np.isfinite(slope).all():
             return
-        wanted = -slope / rho
+        wanted = -slope / float(found.rho[0])
         if constraint == "rows":
             wanted = np.exp(wanted - wanted.max())
             wanted = wanted / wanted.sum()
         else:
-            wanted = np.exp(np.minimum(wanted, 200))
-        here = _sample_objective(new[i], a, atoms, part, rho)
+            wanted = np.exp(np.minimum(wanted, 200)) * found.references[0]
+        here = _sample_objective(new[i], a, atoms, part, found)
         for step in (1.0, 0.3, 0.1, 1e-2, 1e-3):
-            there = _sample_objective(new[i], (1 - step) * a + step * wanted, atoms, part, rho)
+            there = _sample_objective(new[i], (1 - step) * a + step * wanted, atoms, part, found)
             gain = here.lower - there.upper
             if gain > max(SADDLE * whole, trial.rounding * here.scale):
                 trial.fail(
@@ -789,15 +816,14 @@ def _check_alone(trial: Trial, fit: Any, found: Any, new: np.ndarray, part: Tran
     """A sample's coefficients do not depend on the other samples."""
     atoms, together = _atoms(fit), to_numpy(found.factors[0])
     atoms = atoms.reshape(len(atoms), *new.shape[1:])
-    rho = float(fit.rho[0])
     for i in range(min(len(new), 3)):
         if not new[i].any():
             continue
         one = trial.call("projection", fit.projection, trial.library.array(new[i : i + 1]))
         if not one.converged:
             continue
-        alone = _sample_objective(new[i], to_numpy(one.factors[0])[0], atoms, part, rho)
-        joint = _sample_objective(new[i], together[i], atoms, part, rho)
+        alone = _sample_objective(new[i], to_numpy(one.factors[0])[0], atoms, part, fit)
+        joint = _sample_objective(new[i], together[i], atoms, part, fit)
         size = max(abs(alone.upper), part.eps * float(new[i].sum()))
         off = max(joint.lower - alone.upper, alone.lower - joint.upper)
         if off > max(SADDLE * size, trial.rounding * joint.scale):

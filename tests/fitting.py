@@ -129,8 +129,13 @@ def blocks_of(fit):
 
 def objective_of(X, fit):
     """The objective, from the definition."""
-    entropies = sum(r * entropy(b) for r, b in zip(fit.rho, blocks_of(fit), strict=True))
-    return loss_of(X, fit.to_tensor(), fit.loss) + entropies
+    return loss_of(X, fit.to_tensor(), fit.loss) + entropies_of(fit)
+
+
+def entropies_of(fit):
+    """``sum_k rho_k <A_k, log(A_k / s_k) - 1>``."""
+    parts = zip(fit.rho, fit.references, blocks_of(fit), strict=True)
+    return sum(rho * s * entropy(to_numpy(block) / s) for rho, s, block in parts)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ SHAPES = [(6, 2), (4, 2)]
 
 
 def weights(loss, X, constraints=("rows", "columns"), shapes=SHAPES):
-    return default_rho([loss], X, float(X.sum()), shapes, constraints, WHOLE)
+    mass = float(X.sum())
+    return default_rho([loss], X, mass, shapes, constraints, WHOLE, [mass] * len(shapes))
 
 
 def trilinear(samples, seed):

@@ -95,8 +95,9 @@ class TestLaws:
         )
         found = fit.project(X)
         assert fit.constraints[0] == ("rows" if mass else None)
-        options = {"rho": RHO, "constraint": fit.constraints[0]}
-        factors = [np.ones((7, 2)), *fit.factors[1:]]
+        s = fit.references[0]  # the factor is found in this unit, its entropy is s E(A / s)
+        options = {"rho": RHO * s, "constraint": fit.constraints[0]}
+        factors = [np.ones((7, 2)), s * fit.factors[1], *fit.factors[2:]]
         if model == "tucker":
             dual = wtf.tucker_dual(X, fit.core, factors, 0, loss, **options)
         elif model == "cp":
@@ -110,8 +111,8 @@ class TestLaws:
         best = wtf.lbfgs(dual.safe_value_and_gradient, dual.start(), gtol=1e-9, max_iter=5000)
         certificate = dual.certificate(best.x)
         assert certificate.gap < 1e-7 * abs(certificate.lower)
-        Y = dual.model(found).reshape(X.shape)
-        value = objective(X, Y, loss) + RHO * entropy(found)
+        Y = dual.model(found / s).reshape(X.shape)
+        value = objective(X, Y, loss) + RHO * s * entropy(found / s)
         assert value == pytest.approx(certificate.lower, rel=1e-6)
 
     def test_balanced_coefficients_sum_to_one(self):

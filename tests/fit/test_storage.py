@@ -251,7 +251,7 @@ FORGED = {
     "unknown constraint": (say(constraints=["rows", "all", "some"]), r"constraints\[2\] is 'some'"),
     "constraint of no type": (say(constraints=["rows", [], None]), r"constraints\[1\] is \[\]"),
     "learned weights of any sum": (
-        say(constraints=["rows", "columns", "columns", None], rho=[1.0] * 4),
+        say(constraints=["rows", "columns", "columns", None], rho=[1.0] * 4, references=[1.0] * 4),
         "learned weights is None",
     ),
     "other shape": (say(shape=[6, 5, 5]), "factor_2 has shape"),

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from array_api_compat import is_jax_namespace
-from fitting import spare_jax
+from fitting import entropies_of, spare_jax
 from helpers import assert_close, numpy_only, to_numpy
 from infinite_costs import CLOSED, LAMS, N, apart, band, loss_with, partly_reachable, plain_sinkhorn
 
@@ -114,9 +114,8 @@ def fit_of(model, X, C, lam, **options):
 
 
 def objective(fit, X):
-    blocks = [*fit.factors, *([fit.core] if fit.core is not None else [])]
-    parts = [r * float(wtf.entropy(b)[0]) for r, b in zip(fit.rho, blocks, strict=True)]
-    return float(wtf.wasserstein(X, fit.to_tensor(), fit.loss, tol=1e-10).value) + sum(parts)
+    loss = float(wtf.wasserstein(X, fit.to_tensor(), fit.loss, tol=1e-10).value)
+    return loss + entropies_of(fit)
 
 
 class TestFits:
@@ -163,8 +162,7 @@ class TestFits:
             float(wtf.wasserstein(x, y, loss_with(band(1), 1.0), tol=1e-10).value)
             for x, y in zip(X, fit.to_tensor(), strict=True)
         ]
-        entropies = sum(0.05 * float(wtf.entropy(factor)[0]) for factor in fit.factors)
-        assert fit.objective == pytest.approx(weights @ each + entropies, rel=1e-7)
+        assert fit.objective == pytest.approx(weights @ each + entropies_of(fit), rel=1e-7)
 
     @numpy_only
     def test_projection_is_a_minimum_along_scalings(self):
@@ -176,7 +174,8 @@ class TestFits:
         def value(A):
             Y = A @ fit.factors[1].T
             transported = wtf.wasserstein(fresh, Y, loss_with(band(1), 1.0), tol=1e-12).value
-            return float(transported) + 0.05 * float(wtf.entropy(A)[0])
+            s = fit.references[0]
+            return float(transported) + 0.05 * s * float(wtf.entropy(A / s)[0])
 
         assert all(value(found) < value(found * scale) for scale in (0.97, 1.03))
 

@@ -63,6 +63,7 @@ def project_chunks(
     max_iter: int,
     progress: bool = False,
     keeps_dual: bool = True,
+    reference: float = 1.0,
 ) -> Projection:
     """
     As `project_samples`, for separable problems: a few samples at a time.
@@ -92,6 +93,7 @@ def project_chunks(
                     rho=rho,
                     tol=tol,
                     max_iter=1 if stopped else max_iter,  # after an interrupt, only what it takes
+                    reference=reference,
                 )
                 coefficients.append(found.coefficients)
                 if dual is not None:

@@ -68,7 +68,7 @@ def first_start(
     def report(progress: Progress, _: CurvaturePairs) -> bool:
         point = progress.current.point
         return journal.step(
-            point.value,
+            point.value + objective.offset,
             progress.current.gap,
             math.inf,
             coarse_problem.evaluations,

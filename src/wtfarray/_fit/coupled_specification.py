@@ -29,6 +29,7 @@ from wtfarray._arrays.validation import (
     same_dtype,
 )
 from wtfarray._fit.default_rho import default_rho
+from wtfarray._fit.sample_mass import unit_of
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.team import check_same, counts_of, loss_content
 from wtfarray._losses.loss_sum import losses_of
@@ -100,6 +101,13 @@ class CoupledSpecification(Specification):
         """The shapes and weights of the data sets, on which the result depends as well."""
         return tuple((tuple(source.X.shape), source.weight) for source in self.sources)
 
+    @property
+    def units(self) -> tuple[float, ...]:
+        """The unit of its data set as each loss sees it."""
+        assert isinstance(self.model, CoupledModel)
+        pairs = zip(self.sources, self.model.scales, strict=True)
+        return tuple(unit_of(loss, c) for source, c in pairs for loss in losses_of(source.loss))
+
     def problem(self, batch: int | None = None) -> FactorisationProblem:
         """The problem for a solver, which processes ``batch`` samples at once."""
         terms, start = [], 0
@@ -116,6 +124,7 @@ class CoupledSpecification(Specification):
             shape=tuple(self.X.shape),
             mask=self.mask,
             shards=self.shards,
+            units=self.units,
         )
 
     def part(self, k: int) -> Specification:
@@ -134,6 +143,7 @@ class CoupledSpecification(Specification):
             sample_weight=self.sample_weight,
             mask=source.mask,
             shards=self.shards,
+            unit=self.model.scales[k],
         )
 
 
@@ -312,7 +322,13 @@ def _default_rho(
     for source, shape, constraint in zip(sources, shapes[1:], constraints[1:], strict=True):
         (mass,) = shards.sums.numbers(float(array_namespace(source.X).sum(source.X)))
         pair = default_rho(
-            losses_of(source.loss), source.X, mass, (shapes[0], shape), ("rows", constraint), shards
+            losses_of(source.loss),
+            source.X,
+            mass,
+            (shapes[0], shape),
+            ("rows", constraint),
+            shards,
+            (mass, mass),
         )
         pairs.append([source.weight * value for value in pair])
     return (sum(first for first, _ in pairs), *(atoms for _, atoms in pairs))

@@ -33,6 +33,7 @@ def default_rho(
     shapes: Sequence[tuple[int, ...]],
     constraints: Sequence[Constraint],
     shards: Shards,
+    masses: Sequence[float],
     share: float = ENTROPY_SHARE,
 ) -> tuple[float, ...]:
     """
@@ -40,7 +41,7 @@ def default_rho(
 
     The scale of the loss grows with the data as the loss itself does, and the mass of a block, the
     sum of its entries, as its entropy does. The factors therefore do not depend on the unit of X
-    nor on the number of samples that repeat them.
+    nor on the number of samples that repeat them; see `Specification.carrier`.
 
     Parameters
     ----------
@@ -54,16 +55,17 @@ def default_rho(
         Of each block.
     shards : Shards
         Which samples other processes hold.
+    masses : sequence of float
+        The sum of the entries of each block if it has no constraint.
     share : float
         `ENTROPY_SHARE` or `DUAL_SHARE`.
     """
     total = sum(_scale(loss, X, mass, shards) for loss in losses)
     (samples,) = shards.sums.numbers(float(shapes[0][0]))
     rows = [samples, *(float(shape[0]) for shape in shapes[1:])]
-    masses = {"all": 1.0, None: mass}
     sizes = [
-        {**masses, "rows": n, "columns": float(shape[-1])}[constraint]
-        for n, shape, constraint in zip(rows, shapes, constraints, strict=True)
+        {"all": 1.0, None: free, "rows": n, "columns": float(shape[-1])}[constraint]
+        for n, free, shape, constraint in zip(rows, masses, shapes, constraints, strict=True)
     ]
     return tuple(share * total / size for size in sizes)
 

@@ -51,7 +51,7 @@ class FitSolution:
 
     spec: Specification
     blocks: list[Array]
-    """The factors, then the core or the learned weights."""
+    """The factors, then the core or the learned weights, in the units in which they are fitted."""
     objective: float
     gap: float
     dual: Array
@@ -66,7 +66,7 @@ class FitSolution:
 def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator) -> FitSolution:
     """Fit from one initialisation."""
     with ProgressBar(spec.kind, visible=options.progress) as bar:
-        journal = Journal(options.callback, bar, spec.shards)
+        journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         problem = spec.problem(options.batch)
         start = first_start(spec, problem, options, rng, journal)
         check_mass(spec, problem, start.blocks, rng)
@@ -209,7 +209,8 @@ def solve_jointly_from(
     def report(current: Evaluation, level: float, resumable: Resumable | None) -> bool:
         point = current.point
         blocks = partial(objective.blocks, point.x)
-        stop = journal.step(point.value, current.gap, level, problem.evaluations, blocks)
+        value = point.value + level * problem.offset
+        stop = journal.step(value, current.gap, level, problem.evaluations, blocks)
         if checkpoint and resumable and (journal.n_iter % EVERY == 0 or stop):
             # A resumed fit has no secant pairs. Drop them here too, for the same result.
             problem.drop_history()
@@ -288,7 +289,7 @@ def certify(
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
         value = problem.certify(blocks, math.inf, 1)
-    scale = max(abs(value.value), problem.scale)
+    scale = problem.magnitude(value.value)
     below = journal.certify(value, journal.of_all(problem.evaluations), 1e-12 * scale)
     if below > CERTIFIED_GAP * scale and reason.is_optimal:
         reason = StopReason.UNSOLVED  # the steps were accepted on inaccurate values

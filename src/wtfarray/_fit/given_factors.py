@@ -32,7 +32,10 @@ def given_blocks(spec: Specification, init: Any) -> list[Array]:
     blocks, last, learned = spec.shards.sums.agree(lambda: _checked(spec, init))
     if isinstance(spec.model, PartlyKnownModel):
         return blocks  # they are not normalised: no block takes up the scales of learned atoms
-    return _normalised(spec, blocks, last, learned=learned)
+    blocks = _normalised(spec, blocks, last, learned=learned)
+    if spec.carrier is not None:
+        blocks[spec.carrier] = blocks[spec.carrier] / spec.unit
+    return blocks
 
 
 def _checked(spec: Specification, init: Any) -> tuple[list[Array], Array, bool]:
@@ -54,7 +57,7 @@ def _checked(spec: Specification, init: Any) -> tuple[list[Array], Array, bool]:
     if head is not None:
         name = "core" if spec.kind == "tucker" else "weights"
         last = _block(spec, f"the {name} of init", head, shape)
-        if isinstance(spec.model, CPModel) and not learned:
+        if isinstance(spec.model, CPModel) and not learned and spec.carrier is None:
             last = last / spec.model.scale  # the model multiplies by it
     else:
         xp = array_namespace(spec.like)

@@ -53,14 +53,16 @@ class Journal:
         callback: Callable[[FitState], object] | None,
         bar: ProgressBar,
         shards: Shards = WHOLE,
+        in_units_of_data: Callable[[list[Array]], list[Array]] = list,
     ) -> None:
         self._shards = shards
+        self._in_units_of_data = in_units_of_data
         self._asks = shards.sums.any(callback is not None)
         """Whether this or another process has a callback."""
         self.records: list[Record] = []
         self.n_iter = 0
         self.latest: Callable[[], list[Array]] = list
-        """The blocks after the last step."""
+        """The blocks after the last step, in the units in which they are fitted."""
         self.objective = math.inf
         """The objective after the last step, at the level of that step."""
         self.level = math.inf
@@ -104,7 +106,11 @@ class Journal:
         self._bar.step(objective, gap)
         if not self._asks:
             return False
-        state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, blocks)
+
+        def current() -> list[Array]:
+            return self._in_units_of_data(blocks())
+
+        state = FitState(self.n_iter, self.seconds, objective, gap, evaluations, level, current)
         return self._answer(state)
 
     def _answer(self, state: FitState) -> bool:

@@ -103,7 +103,7 @@ def solve_online(
 ) -> FitSolution:
     """Fit by passes over shuffled batches."""
     with ProgressBar(spec.kind, visible=options.progress) as bar:
-        journal = Journal(options.callback, bar, spec.shards)
+        journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         state = _stored(options.checkpoint, spec)
         if state is None:
             state = _first_state(spec, options, int(rng.integers(2**52)))
@@ -128,7 +128,7 @@ def solve_online(
         reached = float(np.mean(state.values[batches // 2 :])) if batches else -math.inf
         count = spec.shapes[0][0]
         excess = value / count - reached
-        if not reason.by_caller and excess <= options.tol * max(abs(value), problem.scale) / count:
+        if not reason.by_caller and excess <= options.tol * problem.magnitude(value) / count:
             reason = StopReason.BATCHES
         return certify(spec, problem, blocks, reason, options, journal)
 
@@ -196,7 +196,7 @@ def _after_batch(
     objective = JointObjective(problem, start)
     found = _minimised(objective, start, SETTINGS.tol, SETTINGS.steps)
     blocks, others = found.blocks, range(1, len(found.blocks))
-    plain = replace(problem, rho=part.rho, references=None)
+    plain = replace(problem, rho=part.block_rho, references=None)
     value = found.value + sum(
         plain.block_entropy(blocks, k) - problem.block_entropy(blocks, k) for k in others
     )
@@ -242,7 +242,7 @@ def _minimised(
     found = minimise(objective, x, (1.0,), tol=tol, max_iter=max_iter, report=report)
     if not values:  # no step was taken
         values.append(objective.evaluate(found.x, 1e-2 * objective.problem.scale).point.value)
-    return _Batch(objective.blocks(found.x), values[-1], found.n_iter)
+    return _Batch(objective.blocks(found.x), values[-1] + objective.offset, found.n_iter)
 
 
 def _last_coefficients(
@@ -288,10 +288,11 @@ def _parts(spec: Specification) -> Iterator[tuple[slice, FactorisationProblem]]:
             FactorisationProblem(
                 spec.model,
                 binding.terms(X, weights),
-                spec.rho,
+                spec.block_rho,
                 spec.constraints,
                 (0,),
                 tuple(X.shape),
+                units=spec.units,
             ),
         )
 

@@ -67,11 +67,13 @@ def project_samples(
     max_iter: int,
     progress: bool = False,
     mask: Array | None = None,
+    reference: float = 1.0,
 ) -> Projection:
     """
     Project the samples of X, (n, ...), onto the atoms, (features, r).
 
-    Where the mask is False, X is 0 and was not observed.
+    Where the mask is False, X is 0 and was not observed. The entropy of coefficients without
+    constraint is relative to ``reference``.
     """
     xp = array_namespace(X)
     separable = constraint in (None, "rows") and not any(
@@ -79,7 +81,7 @@ def project_samples(
     )
     mass = to_host(per_sample(X))
     if not mass.any():
-        return _project_empty(X, atoms, loss, constraint, rho, tol, max_iter, mask)
+        return _project_empty(X, atoms, loss, constraint, rho, tol, max_iter, mask, reference)
     groups = _groups_of_similar_mass(mass) if separable else [np.arange(X.shape[0])]
     single = len(groups) == 1
     options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
@@ -89,16 +91,17 @@ def project_samples(
         if not single:
             part = take_samples(X, group)
             seen = None if mask is None else take_samples(mask, group)
-        found.append(_solve_group(part, seen, atoms, loss, constraint, rho, options))
+        found.append(_solve_group(part, seen, atoms, loss, constraint, rho, options, reference))
     atom_entropy = rho * float(entropy_value(atoms, xp))  # included in each objective
     worst = next((solution for solution in found if not solution.converged), found[0])
-    coefficients, dual = found[0].blocks[0], found[0].dual
+    rows = [solution.spec.in_units_of_data(solution.blocks)[0] for solution in found]
+    coefficients, dual = rows[0], found[0].dual
     objective = sum(solution.objective - atom_entropy for solution in found)
     gap = sum(solution.gap for solution in found)
     history = [replace(r, objective=r.objective - atom_entropy) for r in found[0].history]
     if not single:
         back = np.argsort(np.concatenate(groups))
-        coefficients = take_samples(xp.concat([s.blocks[0] for s in found]), back)
+        coefficients = take_samples(xp.concat(rows), back)
         dual = take_samples(xp.concat([s.dual for s in found]), back)
         seconds = sum(solution.history[-1].time for solution in found)
         evaluations = sum(solution.history[-1].evaluations for solution in found)
@@ -129,6 +132,7 @@ def project_together(
     max_iter: int,
     progress: bool,
     mask: Array | None,
+    reference: float = 1.0,
 ) -> Projection:
     """
     Project the samples of several processes, of which each holds some.
@@ -154,6 +158,7 @@ def project_together(
             max_iter=max_iter,
             progress=progress,
             mask=mask,
+            reference=reference,
         )
     else:
         xp = array_namespace(X)
@@ -194,10 +199,11 @@ def _project_empty(
     tol: float,
     max_iter: int,
     mask: Array | None,
+    reference: float,
 ) -> Projection:
     """Project samples that are all empty: beside one that is not, which is then left out again."""
     xp = array_namespace(X)
-    other = xp.reshape(xp.mean(atoms, axis=1), (1, *X.shape[1:]))
+    other = xp.reshape(xp.mean(atoms, axis=1), (1, *X.shape[1:])) * reference
     if mask is not None:
         mask = xp.concat([mask, xp.ones_like(mask[:1, ...])])
     both, alone = (
@@ -210,6 +216,7 @@ def _project_empty(
             tol=tol,
             max_iter=max_iter,
             mask=seen,
+            reference=reference,
         )
         for samples, seen in ((xp.concat([X, other]), mask), (other, None))
     )
@@ -232,10 +239,13 @@ def _solve_group(
     constraint: Constraint,
     rho: float,
     options: SolverOptions,
+    reference: float,
 ) -> FitSolution:
     """The coefficients of samples of similar mass, as a matrix model with fixed atoms."""
     xp = array_namespace(X)
-    model, constraints = CPModel(2, learns_weights=False), (constraint, None)
+    carrier = 0 if constraint is None else None
+    unit = reference if constraint is None else 1.0
+    model, constraints = CPModel(2, learns_weights=False, scale=unit), (constraint, None)
     shapes = ((X.shape[0], atoms.shape[1]), tuple(atoms.shape))
     first = xp.ones(shapes[0], dtype=X.dtype, device=device_of(X))
     start = kl_steps(model, X, [feasible(first, constraint), atoms], constraints, (0,), mask=mask)
@@ -250,7 +260,10 @@ def _solve_group(
         free=(0,),
         sample_weight=None,
         mask=mask,
+        unit=unit,
+        carrier=carrier,
     )
+    start = spec.in_units_of_data(start)
     return solve(spec, replace(options, init=start), np.random.default_rng(0))
 
 

@@ -31,14 +31,15 @@ def proximal_problem(
     stochastic proximal point method in the geometry of the entropy.
     """
     # rho E(A) + w KL(A|B) = (rho + w) H(A | B^(w / (rho + w))) + constant
-    rho: list[float | Array] = [spec.rho[0]]
+    plain = spec.block_rho
+    rho: list[float | Array] = [plain[0]]
     references: list[Array | None] = [None]
     for k, block in enumerate(previous, start=1):
         # The core has one slice per column of the sample factor.
         atoms = block.shape[1] if k < spec.modes else block.shape[0]
         weight = proximal / atoms
-        rho.append(spec.rho[k] + weight)
-        references.append(block ** (weight / (spec.rho[k] + weight)))
+        rho.append(plain[k] + weight)
+        references.append(block ** (weight / (plain[k] + weight)))
     return replace(spec.problem(), rho=tuple(rho), references=tuple(references))
 
 

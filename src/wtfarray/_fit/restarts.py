@@ -50,7 +50,10 @@ def best_of(
     if options.solver == "dual":
         return _best_of_complete(starts, spec, options, rng)
     with ProgressBar(spec.kind, visible=options.progress) as bar:
-        journals = [Journal(options.callback, bar, spec.shards) for _ in range(starts)]
+        journals = [
+            Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
+            for _ in range(starts)
+        ]
         return _Race(spec, options).run(journals, rng)
 
 

@@ -107,8 +107,20 @@ class Factorisation:
     """The shape of the data."""
     stopped: bool = False
     """Whether the callback or an interrupt ended the fit."""
+    references: tuple[float, ...] = ()
+    """
+    For each block the mass s to which its entropy ``<A, log(A / s) - 1>`` is relative.
+
+    It is the mean mass of a sample of the fitted data for the first factor, or core, without
+    constraint, which carries the mass of the data; and 1 for all others.
+    """
     axes: tuple[Axis, ...] = ()
     """The labels of the modes of the data; empty if there are none."""
+
+    def __post_init__(self) -> None:
+        """Fill in the references that were not given."""
+        if not self.references:
+            object.__setattr__(self, "references", (1.0,) * len(self.rho))
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack like the decompositions of TensorLy."""
@@ -241,13 +253,16 @@ class Factorisation:
     @classmethod
     def of(cls, solution: FitSolution) -> Factorisation:
         """The result that belongs to a solution."""
-        spec, blocks = solution.spec, solution.blocks
-        model = spec.model
+        spec, model = solution.spec, solution.spec.model
+        blocks = spec.in_units_of_data(solution.blocks)
+        weights = model.weights(blocks) if isinstance(model, CPModel) else None
+        if weights is not None and spec.carrier is not None:
+            weights = array_namespace(weights).ones_like(weights)  # a factor carries the mass
         return cls(
             kind=spec.kind,
             factors=blocks[: spec.modes],
             core=None if isinstance(model, CPModel) else blocks[spec.modes],
-            weights=model.weights(blocks) if isinstance(model, CPModel) else None,
+            weights=weights,
             objective=solution.objective,
             gap=solution.gap,
             converged=solution.converged,
@@ -257,6 +272,7 @@ class Factorisation:
             dual=solution.dual,
             loss=spec.loss,
             rho=spec.rho,
+            references=spec.references,
             constraints=spec.constraints,
             shape=tuple(spec.X.shape),
             stopped=solution.reason.by_caller,
@@ -374,6 +390,7 @@ class Factorisation:
         options: dict[str, Any] = {
             "constraint": self.constraints[0],
             "rho": self.rho[0],
+            "reference": self.references[0],
             "tol": positive_number("tol", tol),
             "max_iter": positive_integer("max_iter", max_iter),
             "progress": progress and sums.leads,
@@ -447,8 +464,10 @@ class Factorisation:
             blocks.append(self.core)
         elif self.weights is not None and len(self.rho) > len(self.factors):
             blocks.append(self.weights / float(array_namespace(self.weights).sum(self.weights)))
-        pairs = zip(self.rho[1:], blocks[1:], strict=True)
-        return math.fsum(rho * float(entropy_value(b, array_namespace(b))) for rho, b in pairs)
+        parts = zip(self.rho[1:], self.references[1:], blocks[1:], strict=True)
+        return math.fsum(
+            rho * s * float(entropy_value(b / s, array_namespace(b))) for rho, s, b in parts
+        )
 
     def save(self, path: str | os.PathLike[str], /) -> None:
         """
@@ -484,6 +503,7 @@ class Factorisation:
             "message": self.message,
             "n_iter": self.n_iter,
             "rho": self.rho,
+            "references": self.references,
             "constraints": self.constraints,
             "shape": self.shape,
             "stopped": self.stopped,
@@ -549,7 +569,7 @@ def load(
         shape = read_shape(header, kind)
         factors, core, weights = read_blocks(archive, kind, shape, dtype)
         blocks = factors if core is None else [*factors, core]
-        constraints, rho = read_constraints(header, blocks, kind, dtype)
+        constraints, rho, references = read_constraints(header, blocks, kind, dtype)
         stored = read_loss(get(header, "loss", dict), archive, shape)
         dual = archive.read("dual", shape)
         # It is -inf where the model is 0; user-defined losses may return NaN.
@@ -584,6 +604,7 @@ def load(
         dual=place(dual),
         loss=chosen,
         rho=rho,
+        references=references,
         constraints=constraints,
         shape=shape,
         stopped=stopped,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal
 
@@ -33,6 +33,7 @@ from wtfarray._arrays.validation import (
     refuse_total,
 )
 from wtfarray._fit.default_rho import ENTROPY_SHARE, default_rho
+from wtfarray._fit.sample_mass import sample_mass, unit_of
 from wtfarray._fit.team import check_same, counts_of, loss_content
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
@@ -61,6 +62,7 @@ class Specification:
     shapes: tuple[tuple[int, ...], ...]
     constraints: tuple[Constraint, ...]
     rho: tuple[float | Array, ...]
+    """Weights of the entropies, of the blocks in the units of the data."""
     free: tuple[int, ...]
     sample_weight: Array | None
     mask: Array | None = None
@@ -69,6 +71,37 @@ class Specification:
     """Which samples other processes hold; X and the first shape are those of this process."""
     summary: Summary | None = None
     """What a pass over data that are read in chunks has found."""
+    unit: float = 1.0
+    """The mean mass s of a sample, in which the carrier is measured."""
+    carrier: int | None = None
+    """
+    The free block without constraint that carries the mass of the data, if there is one.
+
+    It is fitted as ``A / s``, and the model has the scale s: blocks, steps and tolerances do not
+    depend on the unit of the data. Its entropy is relative to s, ``<A, log(A / s) - 1>``.
+    """
+
+    @property
+    def references(self) -> tuple[float, ...]:
+        """For each block the number s to which its entropy ``<A, log(A / s) - 1>`` is relative."""
+        return tuple(self.unit if k == self.carrier else 1.0 for k in range(len(self.shapes)))
+
+    @property
+    def block_rho(self) -> tuple[float | Array, ...]:
+        """The weights of the entropies of the blocks that are fitted, ``s E(A / s)``."""
+        return tuple(rho * s for rho, s in zip(self.rho, self.references, strict=True))
+
+    @property
+    def units(self) -> tuple[float, ...]:
+        """The unit of the data as each loss sees it."""
+        return tuple(unit_of(loss, self.unit) for loss in self.losses)
+
+    def in_units_of_data(self, blocks: list[Array]) -> list[Array]:
+        """Blocks that were fitted, in the units of the data."""
+        blocks = list(blocks)
+        if self.carrier is not None and self.unit != 1.0:
+            blocks[self.carrier] = blocks[self.carrier] * self.unit
+        return blocks
 
     @property
     def modes(self) -> int:
@@ -98,22 +131,24 @@ class Specification:
             return StreamedProblem(
                 model=self.model,
                 terms=[],
-                rho=self.rho,
+                rho=self.block_rho,
                 constraints=self.constraints,
                 free=self.free,
                 shape=tuple(self.X.shape),
+                units=self.units,
                 losses=losses,
                 scales=streamed_scales(losses, self.summary.mass),
             )
         return FactorisationProblem(
             model=self.model,
             terms=terms_of(self.losses, self.X, self.sample_weight, batch, self.mask, self.shards),
-            rho=self.rho,
+            rho=self.block_rho,
             constraints=self.constraints,
             free=self.free,
             shape=tuple(self.X.shape),
             mask=self.mask,
             shards=self.shards,
+            units=self.units,
         )
 
 
@@ -227,15 +262,16 @@ def _specified(
     sampled = is_sampled(loss, tuple(X.shape))
     if summary is None:
         xp = array_namespace(X)
-        unit = sampled and shards.sums.all(_has_unit_samples(X, mask))
+        normalised = sampled and shards.sums.all(_has_unit_samples(X, mask))
         (mass,) = shards.sums.numbers(float(xp.sum(X)))
     else:
-        unit, mass = summary.unit, float(summary.mass.sum())
+        normalised, mass = summary.unit, float(summary.mass.sum())
     chosen = _constraints(
-        kind, constraints, len(sizes), sampled=sampled, unit=unit, complete=mask is None
+        kind, constraints, len(sizes), sampled=sampled, unit=normalised, complete=mask is None
     )
     shapes: list[tuple[int, ...]] = list(zip(sizes, ranks, strict=True))
     model: Model
+    weighted = False  # whether weights carry the mass of the data
     if kind == "tucker":
         core = chosen[len(sizes)] if len(chosen) > len(sizes) else None
         complete = mask is None and not sampled
@@ -253,7 +289,8 @@ def _specified(
                 "mass would be the sum of the weights: expected a factor whose constraint is None"
             )
             raise ValueError(msg)
-        scale = mass if learned else mass / ranks[0] if weights == "fixed" else 1.0
+        weighted = learned or weights == "fixed"
+        scale = mass if learned else mass / ranks[0] if weighted else 1.0
         model = CPModel(len(sizes), learned, scale)
         if learned:
             shapes.append((ranks[0],))
@@ -265,9 +302,15 @@ def _specified(
     if len(fixed_modes) == len(shapes):
         msg = f"fixed is {tuple(fixed)}: expected at least one block to be left free"
         raise ValueError(msg)
+    free = tuple(k for k in range(len(shapes)) if k not in fixed_modes)
+    unit = sample_mass(X, sample_weight, shards, summary, sampled=sampled)
+    carrier = next((k for k in free if chosen[k] is None and not weighted), None)
+    if carrier is not None:
+        model = replace(model, scale=unit)
     if rho is None:
+        masses = [mass if k == carrier else mass / unit for k in range(len(shapes))]
         weights_of_entropies = default_rho(
-            losses_of(loss), X, mass, shapes, chosen, shards, entropy_share
+            losses_of(loss), X, mass, shapes, chosen, shards, masses, entropy_share
         )
     else:
         weights_of_entropies = _rho(rho, len(sizes), len(shapes))
@@ -279,11 +322,13 @@ def _specified(
         shapes=tuple(shapes),
         constraints=chosen,
         rho=weights_of_entropies,
-        free=tuple(k for k in range(len(shapes)) if k not in fixed_modes),
+        free=free,
         sample_weight=sample_weight,
         mask=mask,
         shards=shards,
         summary=summary,
+        unit=unit,
+        carrier=carrier,
     )
 
 

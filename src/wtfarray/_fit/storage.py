@@ -299,16 +299,20 @@ def read_blocks(
 
 def read_constraints(
     header: dict[str, Any], blocks: Sequence[NDArray[np.float64]], kind: str, dtype: str
-) -> tuple[tuple[Constraint, ...], tuple[float, ...]]:
+) -> tuple[tuple[Constraint, ...], tuple[float, ...], tuple[float, ...]]:
     """
-    Constraints and weights of the entropies, one for each block and for learned weights.
+    Constraints, weights and references of the entropies of all blocks and of learned weights.
 
     ``blocks`` are the factors, then the core.
     """
     constraints, rho = get(header, "constraints", list), get(header, "rho", list)
     allowed = {len(blocks)} if kind == "tucker" else {len(blocks), len(blocks) + 1}
+    references = get(header, "references", list)
     if len(constraints) not in allowed or len(rho) != len(constraints):
         msg = f"it has {len(constraints)} constraints and {len(rho)} rho for {len(blocks)} blocks"
+        raise ValueError(msg)
+    if len(references) != len(constraints):
+        msg = f"it has {len(references)} references for {len(constraints)} constraints"
         raise ValueError(msg)
     ndims = [block.ndim for block in blocks] + [1] * (len(constraints) - len(blocks))
     for k, (constraint, ndim) in enumerate(zip(constraints, ndims, strict=True)):
@@ -323,8 +327,10 @@ def read_constraints(
         if unit[k] and not has_unit_sums(block, constraints[k], dtype):
             msg = f"the {constraints[k]} of block {k} do not sum to one"
             raise ValueError(msg)
-    numbers = [as_number(f"rho[{k}]", value, math.ulp(0.0)) for k, value in enumerate(rho)]
-    return tuple(constraints), tuple(numbers)
+    least = math.ulp(0.0)
+    numbers = [as_number(f"rho[{k}]", value, least) for k, value in enumerate(rho)]
+    units = [as_number(f"references[{k}]", value, least) for k, value in enumerate(references)]
+    return tuple(constraints), tuple(numbers), tuple(units)
 
 
 def read_shape(header: dict[str, Any], kind: str) -> tuple[int, ...]:

@@ -78,9 +78,9 @@ def tucker_block(core: Array, factors: Sequence[Array], mode: int) -> Block:
     return Block(tuple(factors[mode].shape), _model_shape(factors), forward, adjoint)
 
 
-def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
+def core_block(factors: Sequence[Array], order: Sequence[int], scale: float = 1.0) -> Block:
     """
-    The core of a Tucker model: Omega(U) = U x_1 A_1^T ... x_d A_d^T (Prop. 3).
+    The core of a Tucker model, times ``scale``: Omega(U) = U x_1 A_1^T ... x_d A_d^T (Prop. 3).
 
     ``order[j]`` is the mode of the core that belongs to ``factors[j]``.
     """
@@ -89,11 +89,13 @@ def core_block(factors: Sequence[Array], order: Sequence[int]) -> Block:
     inverse = tuple(sorted(modes, key=lambda k: order[k]))
 
     def forward(core: Array) -> Array:
-        return mode_products(xp.permute_dims(core, tuple(order)), factors, modes)
+        tensor = mode_products(xp.permute_dims(core, tuple(order)), factors, modes)
+        return tensor if scale == 1.0 else tensor * scale
 
     def adjoint(dual: Array) -> Array:
         omega = mode_products(dual, [factor.mT for factor in factors], modes)
-        return xp.permute_dims(omega, inverse)
+        omega = xp.permute_dims(omega, inverse)
+        return omega if scale == 1.0 else omega * scale
 
     shape = tuple(factors[k].shape[1] for k in inverse)
     return Block(shape, _model_shape(factors), forward, adjoint)
@@ -148,6 +150,13 @@ class TuckerModel:
     """A Tucker model; its blocks are the factors, then the core."""
 
     modes: int
+    scale: float = 1.0
+    """A factor on the core."""
+
+    def core(self, blocks: Sequence[Array]) -> Array:
+        """The core of the model tensor."""
+        core = blocks[self.modes]
+        return core if self.scale == 1.0 else core * self.scale
 
     def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
         """The shape of the model tensor."""
@@ -155,20 +164,20 @@ class TuckerModel:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
-        return mode_products(blocks[self.modes], blocks[: self.modes], range(self.modes))
+        return mode_products(self.core(blocks), blocks[: self.modes], range(self.modes))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """Xi_k for every factor, and Omega for the core."""
-        factors, core = blocks[: self.modes], blocks[self.modes]
+        factors, core = blocks[: self.modes], self.core(blocks)
         xis = [tucker_block(core, factors, k).adjoint(dual) for k in range(self.modes)]
-        return [*xis, core_block(factors, range(self.modes)).adjoint(dual)]
+        return [*xis, core_block(factors, range(self.modes), self.scale).adjoint(dual)]
 
     def block(self, blocks: Sequence[Array], k: int) -> Block:
         """The model as a linear map of one block."""
         factors = blocks[: self.modes]
         if k == self.modes:
-            return core_block(factors, range(self.modes))
-        return tucker_block(blocks[self.modes], factors, k)
+            return core_block(factors, range(self.modes), self.scale)
+        return tucker_block(self.core(blocks), factors, k)
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,15 +72,14 @@ def descend(
     but some block has a large gap.
     """
     blocks = list(blocks)
-    scale = problem.scale
     precision, evaluations = 1e-3, 0
     for sweep in range(1, max_iter + 1):
         before, gap, solved = objective, 0.0, True
         for k in problem.free:
-            allowed = precision * max(abs(objective), scale)
+            allowed = precision * problem.magnitude(objective)
             found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
             g, evaluations = found.g, evaluations + found.evaluations
-            solved = solved and found.gap <= SOLVED_SHARE * max(abs(objective), scale)
+            solved = solved and found.gap <= SOLVED_SHARE * problem.magnitude(objective)
             if found.objective <= objective and found.objective < math.inf:
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective
@@ -89,7 +88,7 @@ def descend(
         if objective == math.inf:
             # Balanced, and no feasible model can be reached from X.
             return Descent(blocks, g, StopReason.UNSOLVED)
-        magnitude = max(abs(objective), scale)
+        magnitude = problem.magnitude(objective)
         if gain <= tol * magnitude and precision <= tol:
             return Descent(blocks, g, StopReason.TOLERANCE if solved else StopReason.UNSOLVED)
         if gain <= 10.0 * precision * magnitude:

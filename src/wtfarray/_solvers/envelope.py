@@ -106,7 +106,7 @@ def minimise(
         last = number == len(levels) - 1
         if resume is not None and number < resume[0].level:
             continue
-        objective.problem.set_level(level)
+        objective.set_level(level)
         if resume is not None and number == resume[0].level:
             progress, pairs = resume
         else:

@@ -70,6 +70,8 @@ class FactorisationProblem:
     """Bool, in the shape of the data: True where they were observed; None if everywhere."""
     shards: Shards = WHOLE
     """Which samples, the rows of the first factor, other processes hold."""
+    units: tuple[float, ...] = ()
+    """For each term the unit s of its data, as `unit_of` returns it; empty for ones."""
 
     @property
     def entries(self) -> int:
@@ -97,6 +99,15 @@ class FactorisationProblem:
     def scale(self) -> float:
         """A negligible error of the objective: eps times the mass."""
         return sum(term.scale for term in self.terms)
+
+    @property
+    def offset(self) -> float:
+        """What the unit of the data adds to the objective: ``eps log(s) <X, 1>``, a constant."""
+        return sum(t.scale * math.log(s) for t, s in zip(self.terms, self.units, strict=False))
+
+    def magnitude(self, value: float) -> float:
+        """The size of an objective, with which its errors and decreases are compared."""
+        return max(abs(value - self.offset), self.scale)
 
     @property
     def evaluations(self) -> int:
@@ -166,13 +177,13 @@ class FactorisationProblem:
         rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
         (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
         total += entropy
-        allowed = share * max(abs(total), self.scale) / len(self.terms)
+        allowed = share * self.magnitude(total) / len(self.terms)
         exact = [term.certify(model, allowed, iterations) for term in self.terms]
         gap, value = self.shards.sums.numbers(
             sum(value.gap for value in exact), sum(value.value for value in exact)
         )
         value += entropy
-        converged = gap <= share * max(abs(value), self.scale)
+        converged = gap <= share * self.magnitude(value)
         return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
 
@@ -295,10 +306,22 @@ class JointObjective:
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
         """Entropy of the fixed blocks, included in every value."""
+        self.offset = problem.offset
+        """Constant by which the objective of the problem exceeds the values at this level."""
         self.sums = problem.shards.sums
         self._has_rows = self.sums.shared and 0 in problem.free
         self.shared = math.prod(self._shapes[0]) if self._has_rows else 0
         """Number of leading entries of the vector that are rows of this process alone."""
+
+    @property
+    def constant(self) -> float:
+        """The part of every value that is neither a loss nor the entropy of a free block."""
+        return self.fixed_entropy - self.offset
+
+    def set_level(self, level: float) -> None:
+        """Set the smoothing to ``level`` times eps."""
+        self.problem.set_level(level)
+        self.offset = level * self.problem.offset
 
     @property
     def is_exhausted(self) -> bool:
@@ -351,7 +374,7 @@ class JointObjective:
             x, blocks, losses.adjoints, direction, rho, references, layout=self._layout
         )
         norm, square, slope, total = to_host(numbers).tolist()
-        value = losses.value + losses.error + total + self.fixed_entropy
+        value = losses.value + losses.error + total + self.constant
         return Evaluation(
             Point(x, gradient, value, norm, square, slope),
             losses.error,
@@ -396,7 +419,7 @@ class JointObjective:
         if self._has_rows:
             total, square, slope = of_rows
             norm = math.sqrt(square) if square >= 0 else square  # a bound on the largest entry
-        value += error + self.fixed_entropy
+        value += error + self.constant
         offset = self.shared
         for k, p, adjoint in zip(others, parts[len(pulled) :], summed, strict=True):
             entropy, gradient = problem.entropy(blocks, k)

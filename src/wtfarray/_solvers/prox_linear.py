@@ -310,11 +310,11 @@ def prox_linear_steps(
         least = smallest_drop(objective, base, tol)
         blocks = objective.blocks(base.point.x)
         dual = LinearisedDual.of(objective.problem, term, blocks, distance)
-        found = dual.solve(g, 0.01 * tol, base.point.value - objective.fixed_entropy, least)
+        found = dual.solve(g, 0.01 * tol, base.point.value - objective.constant, least)
         if found is None:
             distance = _increased(distance)
             continue
-        predicted = base.point.value + found.value - objective.fixed_entropy
+        predicted = base.point.value + found.value - objective.constant
         term.count_evaluations(found.n_evaluations)
         if predicted <= least:
             reason = StopReason.STATIONARY if distance == 0 else StopReason.STUCK

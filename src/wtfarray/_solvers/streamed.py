@@ -39,6 +39,11 @@ class StreamedProblem(FactorisationProblem):
         return sum(self.scales)
 
     @property
+    def offset(self) -> float:
+        """What the unit of the data adds to the objective, a constant."""
+        return sum(t * math.log(s) for t, s in zip(self.scales, self.units, strict=False))
+
+    @property
     def evaluations(self) -> int:
         """Number of evaluations of the inner problems."""
         return math.ceil(self.losses.evaluations / self.shape[0])
@@ -70,7 +75,13 @@ class StreamedProblem(FactorisationProblem):
             yield (
                 rows,
                 FactorisationProblem(
-                    self.model, terms, self.rho, self.constraints, self.free, shape
+                    self.model,
+                    terms,
+                    self.rho,
+                    self.constraints,
+                    self.free,
+                    shape,
+                    units=self.units,
                 ),
             )
 
@@ -109,7 +120,7 @@ class StreamedProblem(FactorisationProblem):
         few = min(ROUGH_ITERATIONS, iterations)
         rough = self.evaluate(blocks, 0.1 * self.scale, few)
         total = math.nan if rough is None else rough.value + rough.error + entropy
-        allowed = share * max(abs(total), self.scale) / self.losses.batches
+        allowed = share * self.magnitude(total) / self.losses.batches
         files, dual = self.losses.begin(), self.losses.file(self.shape)
         value, gap = entropy, 0.0
         for rows, part in self.parts():
@@ -122,7 +133,7 @@ class StreamedProblem(FactorisationProblem):
             dual.write(rows.start, to_host(exact[0].gradient))
             self.losses.store(files, rows, part.terms)
         self.losses.state = files
-        converged = gap <= share * max(abs(value), self.scale)
+        converged = gap <= share * self.magnitude(value)
         return TermValue(value, gap, gap, dual, converged)
 
 
