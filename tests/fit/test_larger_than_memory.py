@@ -16,6 +16,19 @@ from stored_data import Sliceable, trace
 
 import wtfarray as wtf
 
+
+class MaskedHuber:
+    """A loss of a user, with a mask."""
+
+    def masked_value_and_gradient(self, X, Y, mask):
+        root = np.sqrt(1.0 + (Y - X) ** 2)
+        values = np.where(mask, root - 1.0, 0.0)
+        return values.sum(axis=(1, 2)), np.where(mask, (Y - X) / root, 0.0)
+
+    def value_and_gradient(self, X, Y):
+        return self.masked_value_and_gradient(X, Y, X >= 0)
+
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -52,10 +65,15 @@ class TestFits:
             {"loss": wtf.LossSum(transport(), wtf.Frobenius())},
             {"sample_weight": np.linspace(0.5, 2.0, 6)},
             {"init": "random"},
+            {"init": "nnsvd"},
+            {"init": "nnsvd", "model": wtf.cp},
             {"n_init": 2},
             {"constraints": (None, "columns")},
         ],
-        ids=["cp", "tucker", "balanced", "KL", "sum", "weights", "random", "n_init", "free"],
+        ids=[
+            *("cp", "tucker", "balanced", "KL", "sum", "weights", "random"),
+            *("SVD", "SVD of CP", "n_init", "free"),
+        ],
     )
     def test_options_work_as_in_memory(self, options):
         chosen = {"rank": 2, "loss": transport(), **options}
@@ -63,6 +81,50 @@ class TestFits:
         found, fit = trace(Sliceable(data()), batch=2, chunk=4, **chosen)
         np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10)
         assert math.isfinite(fit.objective)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"model": wtf.cp, "init": "nnsvd"},
+            {"loss": wtf.LossSum(transport(), wtf.KullbackLeibler())},
+            {"loss": MaskedHuber(), "rho": 1e-3},
+        ],
+        ids=["nmf", "cp and SVD", "sum", "own loss"],
+    )
+    def test_masks_work_as_in_memory(self, options):
+        """Missing entries, a missing sample, and NaN there; the mask is stored as well."""
+        X, mask = data(), np.random.default_rng(1).uniform(size=(6, 5, 4)) > 0.2
+        mask[3] = False
+        X[~mask] = math.nan
+        chosen = {"rank": 2, "loss": transport(), **options}
+        expected, whole = trace(X, mask=mask, batch=2, **chosen)
+        found, fit = trace(Sliceable(X), mask=Sliceable(mask), batch=2, chunk=4, **chosen)
+        np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10)
+        assert fit.constraints == whole.constraints
+        assert fit.rho == pytest.approx(whole.rho, rel=1e-12)
+        assert (np.asarray(fit.dual)[~mask] == 0.0).all()
+
+    def test_mask_of_a_mode_and_mask_that_hides_nothing(self):
+        bins = np.arange(20).reshape(5, 4) > 3
+        expected, _ = trace(data(), 2, transport(), mask=bins, batch=2)
+        found, _ = trace(Sliceable(data()), 2, transport(), mask=bins, batch=2, chunk=4)
+        np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-10)
+        expected, _ = trace(Sliceable(data()), 2, transport(), chunk=4)
+        found, _ = trace(Sliceable(data()), 2, transport(), mask=np.ones((4,), bool), chunk=4)
+        np.testing.assert_array_equal(found, expected)
+        small, _ = trace(Sliceable(data()), 2, transport(), mask=Sliceable(bins[None] | False))
+        whole, _ = trace(data(), 2, transport(), mask=bins)
+        np.testing.assert_array_equal(small, whole)
+
+    def test_checkpoint_belongs_to_its_mask(self, tmp_path):
+        mask = np.ones((6, 5, 4), dtype=bool)
+        mask[1, 2] = False
+        options = {"chunk": 4, "checkpoint": tmp_path / "state"}
+        with pytest.warns(UserWarning, match="stopped by the callback"):
+            wtf.nmf(data(), 2, transport(), mask=mask, callback=lambda s: s.n_iter == 1, **options)
+        with pytest.raises(ValueError, match="belongs to a fit with different data"):
+            wtf.nmf(data(), 2, transport(), mask=~(~mask)[::-1], **options)
 
     def test_coarser_grid_initialises_the_finer_one(self):
         X = np.random.default_rng(0).dirichlet(np.ones(32), 6)
@@ -134,9 +196,12 @@ class TestRefusals:
         ("options", "message"),
         [
             ({"solver": "dual"}, "does not support data that are read in chunks"),
-            ({"init": "nnsvd"}, "'nnsvd', which needs X in memory"),
             ({"chunk": 0}, "chunk is 0: expected a positive integer"),
-            ({"mask": np.arange(120).reshape(6, 5, 4) > 3}, "mask was given for an X that is read"),
+            ({"mask": np.ones((5, 5, 4), dtype=bool)}, "mask has shape .5, 5, 4.: expected one"),
+            (
+                {"mask": np.arange(120).reshape(6, 5, 4) > 3, "solver": "online"},
+                "'online', which does not support a mask",
+            ),
             ({"loss": transport(debias=True)}, "loss is debiased for an X that is read"),
             ({"scratch": "nowhere"}, "scratch is 'nowhere': expected a folder that exists"),
         ],

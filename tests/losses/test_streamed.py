@@ -18,7 +18,7 @@ Y = np.random.default_rng(1).dirichlet(np.ones(20), 7).reshape(7, 5, 4)
 def evaluated(losses, model, tolerance=1e-9):
     """The values of all batches, summed, and the gradient; the potentials are stored."""
     files, values, gradients = losses.begin(), 0.0, []
-    for rows, terms in losses.terms():
+    for rows, terms, _ in losses.terms():
         (found,) = [term.evaluate(model[rows, ...], tolerance, 200) for term in terms]
         values += found.value
         gradients.append(to_numpy(found.gradient))

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from fitting import spare_jax
-from helpers import to_numpy
+from helpers import numpy_only, to_numpy
 from infinite_costs import LAMS, band, loss_with
 
 import wtfarray as wtf
+from wtfarray._losses.selection import terms_of
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import MOST_FAILURES, TransportTerm
 from wtfarray._transport.inner_solver import inner_solver
@@ -68,3 +69,12 @@ class TestFallback:
         assert kinds == [type(None)] * (MOST_FAILURES - 1) + [Newton]
         term.set_level(1.0)
         assert term._solvers == [None]
+
+
+@numpy_only
+def test_batch_of_empty_samples_converges():
+    X, Y = np.zeros((3, 6)), np.full((3, 6), 1 / 6)
+    X[0] = X[2] = 1 / 6
+    for model in (Y, np.where(X > 0, Y, 0.0)):
+        (term,) = terms_of([wtf.Wasserstein(wtf.grid_cost(6), 0.1, 5.0)], X, None, 1)
+        assert term.evaluate(model, 1e-6, 60).converged

@@ -32,7 +32,7 @@ def as_mask(
         mask = xp.asarray(mask.copy(), device=device_of(X))
     common_namespace(**{like: X, name: mask})
     shape = tuple(X.shape)
-    if not _broadcasts(tuple(mask.shape), shape):
+    if not broadcasts(tuple(mask.shape), shape):
         msg = f"{name} has shape {tuple(mask.shape)}: expected one that broadcasts to {shape}"
         raise ValueError(msg)
     if bool(xp.all(mask)):
@@ -44,7 +44,7 @@ def as_mask(
     return xp.broadcast_to(mask, shape) & xp.ones(shape, dtype=xp.bool, device=device_of(X))
 
 
-def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     """Whether an array of ``shape`` broadcasts to exactly the shape ``full``."""
     last = full[len(full) - len(shape) :]
     fits = all(n in (1, m) for n, m in zip(shape, last, strict=False))

@@ -14,8 +14,10 @@ from array_api_compat import is_array_api_obj
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import mass_tolerance, per_sample, slices_of
+from wtfarray._arrays.stored_mask import StoredMask
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -27,6 +29,7 @@ from wtfarray._arrays.validation import (
 from wtfarray._dispatch import chunk_size
 
 Key = TypeVar("Key")
+Part = TypeVar("Part")
 
 
 def is_stored(X: object) -> bool:
@@ -50,6 +53,9 @@ class Summary:
     mass: NDArray[np.float64]
     """Of each sample, (n,)."""
     positive_share: float
+    """Of the entries that were observed."""
+    complete: bool
+    """Whether all entries were observed."""
     unit: bool
     """Whether all samples have mass one."""
 
@@ -59,7 +65,7 @@ class StoredData:
     Samples along the first mode of ``source``, of which ``chunk`` are read at once.
 
     The dtype is the floating one in which they are fitted. ``prepare`` is applied to every chunk
-    that is read, and may change the other modes.
+    that is read, and may change the other modes. Entries that were not observed are 0.
     """
 
     def __init__(
@@ -68,8 +74,11 @@ class StoredData:
         chunk: int | None = None,
         scratch: Any = None,
         prepare: Callable[[Array], Array] | None = None,
+        mask: StoredMask | None = None,
     ) -> None:
         self.source = source
+        self.mask = mask
+        """In the shape of the source; None if all entries were observed."""
         self.scratch = scratch
         """The folder for arrays as large as the data; None for that of the system."""
         self._prepare = prepare
@@ -99,6 +108,10 @@ class StoredData:
 
     def read(self, rows: slice) -> Array:
         """Some samples in memory, as floating numbers."""
+        return self._read(rows)[0]
+
+    def _read(self, rows: slice) -> tuple[Array, Array | None]:
+        """Some samples, and which of their entries were observed."""
         source = self.source
         if is_array_api_obj(source) and not isinstance(source, np.memmap):
             part = source[rows, ...]
@@ -111,7 +124,9 @@ class StoredData:
         expected = (rows.stop - rows.start, *(int(n) for n in source.shape[1:]))
         check_shape(f"X[{rows.start}:{rows.stop}]", part, expected)
         part = as_floating("X", part, common_namespace(X=part))
-        return part if self._prepare is None else self._prepare(part)
+        seen = None if self.mask is None else self.mask.read(rows, part)
+        part = observed(part, seen)
+        return part if self._prepare is None else self._prepare(part), seen
 
     def slices(self) -> list[slice]:
         """The samples of each chunk."""
@@ -119,13 +134,25 @@ class StoredData:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """All samples, chunk by chunk; a thread reads the next chunk meanwhile."""
-        return read_ahead(self.read, self.slices())
+        for rows, part, _ in self.masked_chunks():
+            yield rows, part
+            del part
+
+    def masked_chunks(self) -> Iterator[tuple[slice, Array, Array | None]]:
+        """As `chunks`, with what was observed of each chunk; None if all of it."""
+        for rows, (part, seen) in read_ahead(self._read, self.slices()):
+            yield rows, part, seen
+            del part, seen
 
     def prepared(self, prepare: Callable[[Array], Array]) -> StoredData:
         """The same data with one more function applied to every chunk."""
         before = self._prepare
         both = prepare if before is None else lambda part: prepare(before(part))
-        return StoredData(self.source, self.chunk, self.scratch, both)
+        return StoredData(self.source, self.chunk, self.scratch, both, self.mask)
+
+    def without_mask(self) -> StoredData:
+        """The same data, all of which were observed."""
+        return StoredData(self.source, self.chunk, self.scratch, self._prepare)
 
     def masses(self, name: str) -> NDArray[np.float64]:
         """The mass of each sample, (n,); check as well that data are finite and not negative."""
@@ -138,17 +165,23 @@ class StoredData:
 
     def summary(self, name: str) -> Summary:
         """Check that the data are finite and not negative, in one pass."""
-        mass, positive, unit = np.empty(self.samples), 0.0, True
-        for rows, part in self.chunks():
+        mass, positive, count, unit = np.empty(self.samples), 0.0, 0.0, True
+        for rows, part, seen in self.masked_chunks():
             xp = array_namespace(part)
             _check_chunk(name, rows, part)
             sums = per_sample(part)
-            unit = unit and bool(xp.all(xp.abs(sums - 1.0) <= mass_tolerance(part)))
+            are_one = xp.abs(sums - 1.0) <= mass_tolerance(part)
+            if seen is not None:
+                axes = tuple(range(1, seen.ndim))
+                are_one = (are_one & xp.all(seen, axis=axes)) | ~xp.any(seen, axis=axes)
+            unit = unit and bool(xp.all(are_one))
             mass[rows] = to_host(sums)
             positive += float(xp.sum(xp.astype(part > 0, part.dtype)))
-            del part
+            entries = math.prod(part.shape)
+            count += entries if seen is None else float(xp.sum(xp.astype(seen, part.dtype)))
+            del part, seen
         refuse_total(name, float(mass.sum()), self.like, positive=positive > 0)
-        return Summary(mass, positive / math.prod(self.shape), unit)
+        return Summary(mass, positive / count, count == math.prod(self.shape), unit)
 
 
 def _check_chunk(name: str, rows: slice, part: Array) -> None:
@@ -160,7 +193,7 @@ def _check_chunk(name: str, rows: slice, part: Array) -> None:
         raise ValueError(msg) from None
 
 
-def read_ahead(read: Callable[[Key], Array], keys: Sequence[Key]) -> Iterator[tuple[Key, Array]]:
+def read_ahead(read: Callable[[Key], Part], keys: Sequence[Key]) -> Iterator[tuple[Key, Part]]:
     """What ``read`` returns for each key; a thread reads the next one meanwhile."""
     if len(keys) == 1:
         yield keys[0], read(keys[0])
@@ -183,6 +216,16 @@ def chunks_of(X: Array) -> Iterator[tuple[slice | None, Array]]:
         yield from X.chunks()
     else:
         yield None, X
+
+
+def masked_chunks_of(
+    X: Array, mask: Array | None
+) -> Iterator[tuple[slice | None, Array, Array | None]]:
+    """As `chunks_of`, with what was observed of each chunk; data in files have their own mask."""
+    if isinstance(X, StoredData):
+        yield from X.masked_chunks()
+    else:
+        yield None, X, mask
 
 
 def like(X: Array) -> Array:

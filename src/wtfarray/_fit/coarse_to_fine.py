@@ -115,7 +115,8 @@ def coarser(spec: Specification) -> Specification | None:
     the coarser grid is at most eps, so that the lost detail is below the smoothing. The losses of a
     sum must transport the same modes: merging bins of a mode that indexes samples in another loss
     would change that loss. A merged bin is missing if any of its parts is; if that hides more than
-    half of what was observed of some sample, there is no coarser problem.
+    half of what was observed of some sample, or if the mask is read in chunks, there is no coarser
+    problem.
     """
     if spec.kind == "nmf":
         return None
@@ -125,6 +126,8 @@ def coarser(spec: Specification) -> Specification | None:
         return None
     modes = set(found[0])
     if any(set(transported) != modes for transported in found):
+        return None
+    if isinstance(spec.X, StoredData) and spec.mask is not None:
         return None
     X, mask, summary = spec.X, spec.mask, None
     if isinstance(X, StoredData):

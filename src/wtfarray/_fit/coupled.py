@@ -40,7 +40,7 @@ from wtfarray._fit.journal import FitState
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
 from wtfarray._fit.specification import checked_sample_weight
-from wtfarray._fit.starts import svd_factor
+from wtfarray._fit.svd_start import svd_factor
 from wtfarray._fit.team import Interrupts, check_same, shared_generator, team_of
 from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.protocol import Loss

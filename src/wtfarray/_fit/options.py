@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
@@ -14,7 +14,7 @@ from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.stored import StoredData, chunks_of
+from wtfarray._arrays.stored import StoredData, masked_chunks_of
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
@@ -111,9 +111,6 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     if solver == "online":
         _refuse_for_online(spec, given)
         tol, max_iter = ONLINE_TOL, 1
-    if isinstance(spec.X, StoredData) and init == "nnsvd":
-        msg = "init is 'nnsvd', which needs X in memory: expected 'kl', 'random' or given factors"
-        raise ValueError(msg)
     callback, checkpoint = given.get("callback"), None
     check_function("callback", callback)
     if path is not None:
@@ -192,8 +189,6 @@ def _checkpoint(
     arrays = [numbers_of(cost) for loss in losses for cost in loss.costs]
     if spec.sample_weight is not None:
         arrays.append(spec.sample_weight)
-    if spec.mask is not None:
-        arrays.append(array_namespace(spec.X).astype(spec.mask, spec.X.dtype))
     named = init is None or isinstance(init, str)
     arrays += blocks
     arguments = (
@@ -201,7 +196,15 @@ def _checkpoint(
         *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
         *spec.details,
     )
-    data = chain((part for _, part in chunks_of(spec.X)), arrays)
+    data = chain(_contents(spec), arrays)
     if spec.shards.shared:
         return SharedCheckpoint(path, data, arguments, spec.shards)
     return Checkpoint(path, data, arguments)
+
+
+def _contents(spec: Specification) -> Iterator[Array]:
+    """The data and their mask, chunk by chunk."""
+    for _, part, seen in masked_chunks_of(spec.X, spec.mask):
+        yield part
+        if seen is not None:
+            yield array_namespace(part).astype(seen, part.dtype)

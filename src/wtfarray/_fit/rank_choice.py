@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
-from wtfarray._fit.starts import orthonormal
+from wtfarray._fit.svd_start import orthonormal
 from wtfarray._models.tensor import mode_products
 
 LEAST_DECREASE = 3e-4

@@ -16,6 +16,7 @@ from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import StoredData, Summary, is_stored, like
+from wtfarray._arrays.stored_mask import StoredMask
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -345,20 +346,25 @@ def _read_in_chunks(
         chunk = positive_integer("chunk", chunk)
     if not is_stored(X):
         common_namespace(X=X)  # refuses what is no array
+    seen = None if mask is None else StoredMask(mask, tuple(int(n) for n in X.shape))
     data = StoredData(X, chunk, scratch)
     if chunk is None and data.chunk == data.samples:
-        return *_in_memory(data.read(slice(0, data.samples)), mask, shared=False), None
+        whole = data.read(slice(0, data.samples))
+        known = None if seen is None else seen.read(slice(0, data.samples), whole)
+        return *_in_memory(whole, known, shared=False), None
     unsupported = None
-    if mask is not None:
-        unsupported = "mask was given"
-    elif any(getattr(part, "debias", False) for part in losses_of(loss)):
+    if any(getattr(part, "debias", False) for part in losses_of(loss)):
         unsupported = "loss is debiased"
     elif not is_sampled(loss, data.shape):
         unsupported = "loss transports the first mode"
     if unsupported is not None:
         msg = f"{unsupported} for an X that is read in chunks of samples: expected X in memory"
         raise ValueError(msg)
-    return data, None, data.summary("X")
+    data = StoredData(X, chunk, scratch, mask=seen)
+    summary = data.summary("X")
+    if seen is not None and summary.complete:
+        data, seen = data.without_mask(), None
+    return data, seen, summary
 
 
 def _in_memory(X: Array, mask: Array | None, *, shared: bool) -> tuple[Array, Array | None]:

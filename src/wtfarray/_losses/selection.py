@@ -124,21 +124,22 @@ class Binding:
     _kernels: dict[int, GibbsKernel] = field(default_factory=dict)
     """The kernel of each loss, computed once."""
 
-    def terms(self, X: Array, sample_weight: Array | None) -> list[Term]:
-        """One term per loss, for a batch of samples."""
-        return [self._term(k, X, sample_weight) for k in range(len(self.losses))]
+    def terms(self, X: Array, sample_weight: Array | None, mask: Array | None = None) -> list[Term]:
+        """One term per loss, for a batch of samples; X is 0 where the mask is False."""
+        return [self._term(k, X, sample_weight, mask) for k in range(len(self.losses))]
 
-    def _term(self, k: int, X: Array, sample_weight: Array | None) -> Term:
+    def _term(self, k: int, X: Array, sample_weight: Array | None, mask: Array | None) -> Term:
         loss = self.losses[k]
         if not isinstance(loss, Wasserstein):
             if isinstance(loss, Frobenius | KullbackLeibler):
                 return _term(loss, X, sample_weight, None, None, WHOLE)
-            return ExactTerm(X, checked_loss(loss, X, weighted=True), sample_weight)
+            return ExactTerm(X, checked_loss(loss, X, weighted=True, mask=mask), sample_weight)
         if k not in self._kernels:
             self._kernels[k] = loss.kernel(X, loss.eps * self.level)
         stacked, order = loss.stacked(X)
+        missing = None if mask is None else loss.missing_bins(mask)
         problem = TransportProblem.of(
-            stacked, self._kernels[k], loss.lam, order, None, loss.source_lam
+            stacked, self._kernels[k], loss.lam, order, missing, loss.source_lam
         )
         refuse_unreachable(problem)
         weights = None

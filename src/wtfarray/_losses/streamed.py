@@ -77,18 +77,19 @@ class StreamedLosses:
         """Continue with ``level`` times eps; the potentials are kept."""
         self._binding = Binding(self.losses, level)
 
-    def terms(self) -> Iterator[tuple[slice, list[Term]]]:
-        """The samples of each batch, and its terms, which start from the potentials."""
-        for chunk, X in self.data.chunks():
+    def terms(self) -> Iterator[tuple[slice, list[Term], Array | None]]:
+        """The samples of each batch, its terms, which start from the potentials, and its mask."""
+        for chunk, X, seen in self.data.masked_chunks():
             for part in slices_of(chunk.stop - chunk.start, self.batch):
                 rows = slice(chunk.start + part.start, chunk.start + part.stop)
                 weights = None if self.weights is None else self.weights[rows]
-                terms = self._binding.terms(X[part, ...], weights)
+                mask = None if seen is None else seen[part, ...]
+                terms = self._binding.terms(X[part, ...], weights, mask)
                 for term, stored in zip(terms, self.state, strict=True):
                     if stored is not None:
                         term.start_from(self._potential(stored[rows], term))
-                yield rows, terms
-            del X
+                yield rows, terms, mask
+            del X, seen
 
     def _potential(self, stored: Array, term: Term) -> Array:
         return asarray_like(stored.reshape(tuple(term.potential.shape)), self.data.like)

@@ -156,7 +156,8 @@ class TransportTerm:
         problem = solver.problem
         # The estimate holds near the solution only, and is too small after a predicted step.
         mass = self._masses[self._batches[k].index]
-        until = Until(tolerance, 0.1 * mass, least=2, most=max_iter)
+        distance = 0.1 * mass if mass > 0 else math.inf  # a batch of empty samples only
+        until = Until(tolerance, distance, least=2, most=max_iter)
         points = solver.iterates(Y, tolerance, max_iter, positive=self._positive, until=until)
         point, error, done = self._iterate(k, points, until)
         evaluations = solver.evaluations - before

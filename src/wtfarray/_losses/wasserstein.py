@@ -180,7 +180,7 @@ class Wasserstein:
         stacked, order = self.stacked(X)
         missing = None
         if mask is not None:
-            missing = self._missing_bins(~self.stacked(mask)[0])
+            missing = self.missing_bins(mask)
         kernel = self.kernel(X, self.eps)
         return TransportProblem.of(stacked, kernel, self.lam, order, missing, self.source_lam)
 
@@ -199,8 +199,9 @@ class Wasserstein:
         costs = tuple(place_cost(f"costs[{k}]", c, xp, X) for k, c in enumerate(self.costs))
         return GibbsKernel.of(costs, eps)
 
-    def _missing_bins(self, missing: Array) -> Array | None:
-        """The stacked ``missing``, None if no sample lacks only some of its bins."""
+    def missing_bins(self, mask: Array) -> Array | None:
+        """Where bins are missing, stacked; None if no sample lacks only some of its bins."""
+        missing = ~self.stacked(mask)[0]
         xp = array_namespace(missing)
         axes = tuple(range(1, missing.ndim))
         partly = xp.any(missing, axis=axes) & ~xp.all(missing, axis=axes)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.streamed import StreamedLosses
@@ -70,20 +71,19 @@ class StreamedProblem(FactorisationProblem):
 
     def parts(self) -> Iterator[tuple[slice, FactorisationProblem]]:
         """The samples of each batch, and its problem."""
-        for rows, terms in self.losses.terms():
+        for rows, terms, mask in self.losses.terms():
             shape = (rows.stop - rows.start, *self.shape[1:])
-            yield (
-                rows,
-                FactorisationProblem(
-                    self.model,
-                    terms,
-                    self.rho,
-                    self.constraints,
-                    self.free,
-                    shape,
-                    units=self.units,
-                ),
+            part = FactorisationProblem(
+                self.model,
+                terms,
+                self.rho,
+                self.constraints,
+                self.free,
+                shape,
+                mask=mask,
+                units=self.units,
             )
+            yield rows, part
 
     def evaluate(
         self, blocks: Sequence[Array], tolerance: float, max_iter: int
@@ -130,7 +130,7 @@ class StreamedProblem(FactorisationProblem):
             ]
             value += sum(v.value for v in exact)
             gap += sum(v.gap for v in exact)
-            dual.write(rows.start, to_host(exact[0].gradient))
+            dual.write(rows.start, to_host(observed(exact[0].gradient, part.mask)))
             self.losses.store(files, rows, part.terms)
         self.losses.state = files
         converged = gap <= share * self.magnitude(value)

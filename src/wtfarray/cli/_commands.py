@@ -26,6 +26,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
+from wtfarray.cli._stored import samples_in_file
 from wtfarray.cli._tables import factor_tables, write_table
 from wtfarray.distributed import gather
 
@@ -177,9 +178,29 @@ def command() -> None:
 @click.option(
     "--rho", callback=_numbers, help="Weight of the entropies; by default small beside the loss."
 )
-@click.option("--solver", type=click.Choice(["envelope", "dual"]), default="envelope")
-@click.option("--tol", type=float, default=1e-6, help=TOL_HELP)
-@click.option("--max-iter", type=click.IntRange(min=1), default=300)
+@click.option(
+    "--solver",
+    type=click.Choice(["envelope", "dual", "online"]),
+    default="envelope",
+    help="online: passes over small batches of very many samples.",
+)
+@click.option("--tol", type=float, default=1e-6, help=f"{TOL_HELP} For online, 1e-2 by default.")
+@click.option(
+    "--max-iter",
+    type=click.IntRange(min=1),
+    default=300,
+    help="Largest number of iterations; of passes for online, 1 by default.",
+)
+@click.option(
+    "--chunk",
+    type=click.IntRange(min=1),
+    help="Samples of DATA, an .npy file, that are read at once, if it is larger than memory.",
+)
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder for temporary files of a few times the size of DATA, with --chunk.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the initialisation.")
 @click.option(
     "--init",
@@ -239,6 +260,8 @@ def fit(
     seed: int,
     max_iter: int,
     launcher: str | None,
+    chunk: int | None,
+    scratch: Path | None,
     *,
     debias: bool,
     normalise: bool,
@@ -248,14 +271,30 @@ def fit(
     """Fit DATA, an .npy, .npz, .csv or .mat file or a folder of images; samples come first."""
     _check_outputs(out, options["checkpoint"], figure, tables)
     comm = _data.team(launcher)
-    X = _data.on_grid(_data.read_samples(data, key, grid, comm, gaps=missing is not None), grid)
-    mask = _data.observed(X, missing)
-    X = _data.normalised(X, mask) if normalise else X
-    chosen = _loss(loss, X.shape, grid, cost, reach, eps, lam, debias=debias, source_lam=source_lam)
-    converted = _data.to_backend(X, backend, device, dtype)
+    is_online = options["solver"] == "online"
+    library = (backend, device, dtype)
+    mask: Any
+    if chunk is not None or (is_online and data.suffix.lower() == ".npy"):
+        if comm is not None:
+            msg = "--comm was given with --chunk or --solver online: expected one or the other"
+            raise ValueError(msg)
+        converted, mask = samples_in_file(data, grid, missing, *library, normalise=normalise)
+    else:
+        X = _data.read_samples(data, key, grid, comm, gaps=missing is not None)
+        X = _data.on_grid(X, grid)
+        mask = _data.observed(X, missing)
+        X = _data.normalised(X, mask) if normalise else X
+        converted = _data.to_backend(X, *library)
+    shape = tuple(converted.shape)
+    chosen = _loss(loss, shape, grid, cost, reach, eps, lam, debias=debias, source_lam=source_lam)
+    if is_online:
+        max_iter = 1 if _is_default("max_iter") else max_iter
+        options |= {"tol": 1e-2} if _is_default("tol") else {}
     options |= {
-        "axes": _data.read_axes(data, X.shape),
+        "axes": _data.read_axes(data, shape),
         "mask": mask,
+        "chunk": chunk,
+        "scratch": scratch,
         "rng": seed,
         "max_iter": max_iter,
         "init": init and _data.read_fit(init),
@@ -267,7 +306,10 @@ def fit(
     screen = Console(stderr=True)
     with (
         Watch(
-            screen, f"{model}, rank {','.join(map(str, rank))}", max_iter, visible=not quiet
+            screen,
+            f"{model}, rank {','.join(map(str, rank))}",
+            None if is_online else max_iter,
+            visible=not quiet,
         ) as w,
         warnings.catch_warnings(),
     ):
@@ -284,16 +326,7 @@ def fit(
     if whole_fit is None:
         return CONVERGED  # rank 0 has all of it
     result = whole_fit
-    written = [_data.write_output(out, result.save, _say)]
-    asked = [out]
-    if figure is not None:
-        asked.append(figure)
-        written.append(_draw(result, figure))
-    for name, table_of in factor_tables(result).items() if tables is not None else ():
-        assert tables is not None
-        asked.append(tables / name)
-        write = partial(_write_table, table_of)
-        written.append(_data.write_output(tables / name, write, _say))
+    asked, written = _written(result, out, figure, tables)
     whole = written == asked
     if not quiet:
         whole &= _show(summary(result, *filter(None, written)))
@@ -305,6 +338,28 @@ def fit(
     if interrupted:
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
+
+
+def _written(
+    result: wtf.Factorisation, out: Path, figure: Path | None, tables: Path | None
+) -> tuple[list[Path], list[Path | None]]:
+    """The files that were asked for, and those that were written in their place."""
+    asked, written = [out], [_data.write_output(out, result.save, _say)]
+    if figure is not None:
+        asked.append(figure)
+        written.append(_draw(result, figure))
+    for name, table_of in factor_tables(result).items() if tables is not None else ():
+        assert tables is not None
+        asked.append(tables / name)
+        write = partial(_write_table, table_of)
+        written.append(_data.write_output(tables / name, write, _say))
+    return asked, written
+
+
+def _is_default(option: str) -> bool:
+    """Whether an option was not given."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.DEFAULT
 
 
 def _check_outputs(
@@ -343,9 +398,8 @@ def _loss(
     **options: Any,
 ) -> wtf.Loss:
     if name != "wasserstein":
-        context = click.get_current_context()
         for option in ("cost", "reach", "eps", "lam", *options):
-            if context.get_parameter_source(option) is not ParameterSource.DEFAULT:
+            if not _is_default(option):
                 given = option.replace("_", "-")
                 msg = f"--{given} was given with --loss {name}: expected --loss wasserstein"
                 raise ValueError(msg)

@@ -219,15 +219,20 @@ def observed(X: Real, missing: float | None) -> NDArray[np.bool_] | None:
     return ~hidden
 
 
-def normalised(X: Real, mask: NDArray[np.bool_] | None = None) -> Real:
-    """The samples, each divided by the sum of what was observed; one that is missing stays so."""
+def normalised(X: Real, mask: NDArray[np.bool_] | None = None, *, first: int = 0) -> Real:
+    """
+    The samples, each divided by the sum of what was observed; one that is missing stays so.
+
+    ``first`` is the number of the first one.
+    """
     seen = X if mask is None else np.where(mask, X, 0.0)
     mass = seen.reshape(X.shape[0], -1).sum(axis=1)
     if mask is not None:
         mass = np.where(mask.reshape(X.shape[0], -1).any(axis=1), mass, 1.0)
     if not (mass > 0).all():
         i = int(np.argmin(mass > 0))
-        msg = f"--normalise: sample {i} has mass {mass[i]}: expected samples of positive mass"
+        where = f"--normalise: sample {first + i}"
+        msg = f"{where} has mass {mass[i]}: expected samples of positive mass"
         raise ValueError(msg)
     array: Real = X / mass.reshape(-1, *(1,) * (X.ndim - 1))
     return array

@@ -24,19 +24,20 @@ class Watch:
     repeated when the fit continues. A second Ctrl-C interrupts the current step.
     """
 
-    def __init__(self, console: Console, title: str, total: int, *, visible: bool) -> None:
+    def __init__(self, console: Console, title: str, total: int | None, *, visible: bool) -> None:
         self.interrupted = False
         self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
-            TextColumn("step {task.completed:.0f} of at most {task.total:.0f}{task.fields[state]}"),
+            TextColumn("step {task.completed:.0f}{task.fields[of]}{task.fields[state]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not (visible and console.is_terminal),
         )
-        self._task = self._progress.add_task(title, total=total, state="")
+        of = "" if total is None else f" of at most {total}"
+        self._task = self._progress.add_task(title, total=total, state="", of=of)
         self._previous_handler: Any = None
 
     def step(self, state: wtf.FitState) -> bool:
