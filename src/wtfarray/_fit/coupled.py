@@ -28,11 +28,11 @@ from wtfarray._arrays.validation import (
     positive_integer,
     sequence_of_arrays,
 )
+from wtfarray._fit.coupled_chunks import sources_of
 from wtfarray._fit.coupled_result import CoupledFactorisation, sequence_of
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
     Source,
-    checked_sources,
     shared_sources,
     specify_coupled,
 )
@@ -182,13 +182,13 @@ def _checked(
 ) -> tuple[tuple[Source, ...], list[tuple[Axis, ...]], Array | None]:
     """The data sets, their labels and the weights of the samples."""
     sequence_of_arrays("X", X)
-    pairs = [without_labels(f"X[{k}]", array) for k, array in enumerate(X)]
+    pairs = [without_labels(f"X[{k}]", array, in_chunks=not shared) for k, array in enumerate(X)]
     masks: list[tuple[Array, tuple[Axis, ...]]] = []
     if isinstance(mask, Sequence):
         masks = [without_labels(f"mask[{k}]", m) for k, m in enumerate(mask)]
         mask = [array for array, _ in masks]
     arrays = [array for array, _ in pairs]
-    sources = checked_sources(arrays, losses, weights, mask, shared=shared)
+    sources = sources_of(arrays, losses, weights, mask, shared=shared)
     given_axes = options.get("axes")
     if given_axes is not None:
         sequence_of("axes", given_axes, len(sources), "the labels of its modes or None")
@@ -246,10 +246,13 @@ def _starts(options: CoupledOptions) -> int:
 
 def _init(spec: CoupledSpecification, init: Any, rng: np.random.Generator) -> object:
     """The initialisation for blocks side by side: given factors, normalised, or a name."""
-    xp = array_namespace(spec.X)
+    xp = array_namespace(spec.like)
     if isinstance(init, CoupledFactorisation):
         init = [init.coefficients, *(fit.factors[1] for fit in init.fits)]
     elif isinstance(init, str) and init == "nnsvd":
+        if spec.summary is not None:
+            msg = "init is 'nnsvd', which needs X in memory: expected 'kl', 'random' or factors"
+            raise ValueError(msg)
         shards, r = spec.shards, spec.shapes[0][1]
         complete = spec.X
         if spec.mask is not None:

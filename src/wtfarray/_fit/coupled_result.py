@@ -17,11 +17,12 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.stored import like as like_of
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import follow, positive_integer, positive_number
+from wtfarray._fit.coupled_chunks import sources_of
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
-    checked_sources,
     specify_coupled,
 )
 from wtfarray._fit.driver import FitSolution, certify, solve
@@ -101,7 +102,7 @@ class CoupledFactorisation:
             with ProgressBar("coupled", visible=False) as bar:
                 alone = certify(
                     part,
-                    part.problem(batch),
+                    spec.part_problem(k, batch),
                     [blocks[0], blocks[1 + k]],
                     solution.reason,
                     options,
@@ -176,7 +177,7 @@ class CoupledFactorisation:
         if mask is not None:
             sequence_of("mask", mask, len(self.fits), "an array of bool or None")
         fits = [self.fits[k] for k in given]
-        pairs = [without_labels(f"X[{k}]", X[k]) for k in given]
+        pairs = [without_labels(f"X[{k}]", X[k], in_chunks=True) for k in given]
         arrays = [array for array, _ in pairs]
         for k, fit, (array, labels) in zip(given, fits, pairs, strict=True):
             if tuple(getattr(array, "shape", fit.shape)[1:]) != fit.shape[1:]:
@@ -187,13 +188,13 @@ class CoupledFactorisation:
         masks = [without_labels(f"mask[{k}]", None if mask is None else mask[k]) for k in given]
         for k, (_, seen), (_, labels) in zip(given, masks, pairs, strict=True):
             check_last_labels(f"mask[{k}]", seen, labels, f"X[{k}]")
-        sources = checked_sources(
+        sources = sources_of(
             arrays,
             [fit.loss for fit in fits],
             [self.weights[k] for k in given],
             [seen for seen, _ in masks],
         )
-        like = sources[0].X
+        like = like_of(sources[0].X)
         xp = array_namespace(like)
         atoms = [follow("the fit", fit.factors[1], xp, like.dtype, device_of(like)) for fit in fits]
         first = self.fits[0]

@@ -16,6 +16,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample, take_samples
 from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.stored import StoredData, Summary
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -36,11 +37,13 @@ from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.selection import terms_of
 from wtfarray._losses.source_term import SourceTerm
+from wtfarray._losses.streamed_sources import SideBySide, StreamedSource, StreamedSources
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.coupled import CoupledModel
 from wtfarray._models.entropy import Constraint, check_constraint
 from wtfarray._models.models import CPModel
 from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.streamed import StreamedProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,10 @@ class Source:
     loss: Loss
     weight: float
     mask: Array | None
+    summary: Summary | None = None
+    """What a pass over data that are read in chunks has found; their X is `StoredData`."""
+    present: NDArray[np.bool_] | None = None
+    """Of data that are read in chunks, the samples that there are, (n,); None if these are all."""
 
     @property
     def features(self) -> int:
@@ -99,7 +106,10 @@ class CoupledSpecification(Specification):
     @property
     def details(self) -> tuple[object, ...]:
         """The shapes and weights of the data sets, on which the result depends as well."""
-        return tuple((tuple(source.X.shape), source.weight) for source in self.sources)
+        return tuple(
+            (tuple(s.X.shape), s.weight, *([] if s.present is None else [s.present.tobytes()]))
+            for s in self.sources
+        )
 
     @property
     def units(self) -> tuple[float, ...]:
@@ -110,6 +120,8 @@ class CoupledSpecification(Specification):
 
     def problem(self, batch: int | None = None) -> FactorisationProblem:
         """The problem for a solver, which processes ``batch`` samples at once."""
+        if isinstance(self.X, StoredData):
+            return _streamed_problem(self, self.X, self.sources, batch)
         terms, start = [], 0
         for source in self.sources:
             columns = slice(start, start + source.features)
@@ -144,7 +156,50 @@ class CoupledSpecification(Specification):
             mask=source.mask,
             shards=self.shards,
             unit=self.model.scales[k],
+            summary=source.summary,
         )
+
+    def part_problem(self, k: int, batch: int | None) -> FactorisationProblem:
+        """The problem of one data set alone for a solver, on the samples that it has."""
+        source, part = self.sources[k], self.part(k)
+        if source.present is None:
+            return part.problem(batch)
+        return _streamed_problem(part, source.X, (replace(source, weight=1.0),), batch)
+
+
+def _streamed_problem(
+    spec: Specification, data: StoredData, sources: tuple[Source, ...], batch: int | None
+) -> StreamedProblem:
+    """The problem of data sets that are read in chunks and stand side by side in ``data``."""
+    parts = [
+        StreamedSource(losses_of(s.loss), tuple(s.X.shape[1:]), s.weight, s.present)
+        for s in sources
+    ]
+    weights = 1.0 if spec.sample_weight is None else to_host(spec.sample_weight)
+    scales = [
+        s.weight * float((_masses(s) * weights).sum()) * loss.eps
+        if isinstance(loss, Wasserstein)
+        else 0.0
+        for s in sources
+        for loss in losses_of(s.loss)
+    ]
+    return StreamedProblem(
+        model=spec.model,
+        terms=[],
+        rho=spec.block_rho,
+        constraints=spec.constraints,
+        free=spec.free,
+        shape=tuple(data.shape),
+        units=spec.units,
+        losses=StreamedSources(parts, data, spec.sample_weight, batch),
+        scales=tuple(scales),
+    )
+
+
+def _masses(source: Source) -> NDArray[np.float64]:
+    """The mass of each sample of data that are read in chunks, 0 if it is not there."""
+    assert source.summary is not None
+    return source.summary.mass
 
 
 def checked_sources(
@@ -287,13 +342,10 @@ def specify_coupled(
         rho = _default_rho(sources, shapes, constraints, shards)
     else:
         rho = _rho(rho, len(shapes))
-    xp = array_namespace(sources[0].X)
-    mask = None
-    if any(source.mask is not None for source in sources):
-        mask = xp.concat([_flat_mask(source) for source in sources], axis=1)
+    X, mask, summary = _side_by_side(sources, unit=unit)
     return CoupledSpecification(
         kind="nmf",
-        X=xp.concat([xp.reshape(source.X, (n, source.features)) for source in sources], axis=1),
+        X=X,
         loss=sources[0].loss,
         model=CoupledModel(scales),
         shapes=shapes,
@@ -303,6 +355,7 @@ def specify_coupled(
         sample_weight=sample_weight,
         mask=mask,
         shards=shards,
+        summary=summary,
         sources=sources,
     )
 
@@ -320,7 +373,10 @@ def _default_rho(
     """
     pairs = []
     for source, shape, constraint in zip(sources, shapes[1:], constraints[1:], strict=True):
-        (mass,) = shards.sums.numbers(float(array_namespace(source.X).sum(source.X)))
+        if source.summary is None:
+            (mass,) = shards.sums.numbers(float(array_namespace(source.X).sum(source.X)))
+        else:
+            mass = float(_masses(source).sum())
         pair = default_rho(
             losses_of(source.loss),
             source.X,
@@ -344,6 +400,26 @@ def _rho(rho: float | Sequence[float], blocks: int) -> tuple[float, ...]:
     return tuple(positive_number(f"rho[{k}]", value) for k, value in enumerate(rho))
 
 
+def _side_by_side(
+    sources: Sequence[Source], *, unit: bool
+) -> tuple[Array, Array | None, Summary | None]:
+    """All data sets as one matrix, its mask, and if it is read in chunks a summary."""
+    first = sources[0].X
+    if isinstance(first, StoredData):
+        data = StoredData(SideBySide([source.X for source in sources]), first.chunk)
+        summaries = [source.summary for source in sources if source.summary is not None]
+        sizes = [source.features for source in sources]
+        pairs = zip(sizes, summaries, strict=True)
+        share = sum(size * found.positive_share for size, found in pairs) / sum(sizes)
+        mass = np.sum([found.mass for found in summaries], axis=0)
+        return data, None, Summary(mass, share, complete=True, unit=unit)
+    xp, mask = array_namespace(first), None
+    if any(source.mask is not None for source in sources):
+        mask = xp.concat([_flat_mask(source) for source in sources], axis=1)
+    parts = [xp.reshape(source.X, (first.shape[0], source.features)) for source in sources]
+    return xp.concat(parts, axis=1), mask, None
+
+
 def _flat_mask(source: Source) -> Array:
     """The mask of a data set, (n, features)."""
     xp = array_namespace(source.X)
@@ -364,6 +440,9 @@ def _lacks_entries(source: Source) -> bool:
 
 def _has_unit_samples(source: Source) -> bool:
     """Whether the samples have mass one; those that the data set lacks are ignored."""
+    if source.summary is not None:
+        mass = _masses(source)[slice(None) if source.present is None else source.present]
+        return bool(np.all(np.abs(mass - 1.0) <= mass_tolerance(source.X.like)))
     xp = array_namespace(source.X)
     unit = xp.abs(per_sample(source.X) - 1.0) <= mass_tolerance(source.X)
     if source.mask is not None:
@@ -374,6 +453,9 @@ def _has_unit_samples(source: Source) -> bool:
 
 def _mean_mass(source: Source, sums: Sums) -> float:
     """The mean mass of a sample, if entries are missing an estimate."""
+    if source.summary is not None:
+        masses = _masses(source)[slice(None) if source.present is None else source.present]
+        return float(masses.mean())
     xp = array_namespace(source.X)
     count = float(math.prod(source.X.shape))
     if source.mask is not None:

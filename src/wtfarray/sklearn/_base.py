@@ -517,12 +517,6 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             dense = to_dense(X)
             dense = as_floating("X", dense, common_namespace(X=dense))
             return distinct_samples(dense, sample_weight)
-        if method == "fit" and self.init == "nnsvd":
-            msg = (
-                "init is 'nnsvd', which needs X in memory, and X is a large sparse matrix: "
-                "expected None, 'kl' or 'random'"
-            )
-            raise ValueError(msg)
         return distinct_sparse_samples(X, sample_weight)
 
     def _validated(
