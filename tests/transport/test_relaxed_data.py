@@ -137,6 +137,22 @@ class TestFits:
         assert joint.objective == pytest.approx(dual.objective, abs=1e-3)
 
     @numpy_only
+    @pytest.mark.parametrize("solver", ["envelope", "dual"])
+    @pytest.mark.parametrize("debias", [False, True])
+    def test_large_source_lam_in_float32(self, solver, debias):
+        """The value is not the difference of two masses times source_lam."""
+        if debias and solver == "dual":
+            pytest.skip("the conjugate of the debiased loss has no closed form")
+        X = pair()[0].astype(np.float32)
+        options = {"rng": 0, "rho": 0.1, "tol": 1e-5, "solver": solver}
+        exact, large = (
+            wtf.nmf(X, 1, wtf.Wasserstein(wtf.grid_cost(6), 0.1, 5.0, **kind), **options)
+            for kind in ({"debias": debias}, {"debias": debias, "source_lam": 1e7})
+        )
+        assert large.converged
+        assert large.objective == pytest.approx(exact.objective, rel=1e-4)
+
+    @numpy_only
     def test_block_dual_is_certified(self):
         X, _ = pair()
         factors = [np.full((3, 2), 0.5), np.random.default_rng(0).dirichlet(np.ones(6), 2).T]

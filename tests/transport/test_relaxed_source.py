@@ -61,7 +61,7 @@ class TestValue:
         found = wtf.wasserstein(x[None], y[None], loss_of(source_lam, lam, eps, n), tol=1e-10)
         assert float(found.value) == pytest.approx(expected, abs=1e-7)
 
-    @given(st.integers(0, 10_000), st.floats(-1.5, 1.5), st.floats(-1.0, 1.0))
+    @given(st.integers(0, 10_000), st.floats(-1.5, 1.5), st.floats(-2.0, 1.0))
     @few
     def test_is_zero_at_the_data_and_positive_elsewhere(self, seed, source, target):
         X, Y = pair(seed)
@@ -174,6 +174,14 @@ class TestFits:
         found = wtf.wasserstein(X, Y, loss)
         # The prices s + eps/2 of the data and lam of the model.
         assert float(found.value) == pytest.approx(2.25 + 5.0)
+
+
+@numpy_only
+def test_refuses_prices_far_below_the_smoothing():
+    with pytest.raises(ValueError, match=r"source_lam is 0\.01 with debias=True and eps = 0\.1"):
+        loss_of(0.01)
+    with pytest.raises(ValueError, match=r"lam is 0\.001 with debias=True.*larger lam or a smaller"):
+        loss_of(1.0, 0.001)
 
 
 @numpy_only

@@ -297,7 +297,8 @@ def certify(
     converged = reason.is_optimal and certified
     if converged and options.checkpoint is not None:
         options.checkpoint.remove()
-    message = reason.message(options.solver, options.tol, options.max_iter)
+    has_dual = not any(isinstance(loss, Wasserstein) and loss.debias for loss in spec.losses)
+    message = reason.message(options.solver, options.tol, options.max_iter, has_dual=has_dual)
     message += f"; relative duality gap {value.gap / scale:.1e}"
     if not certified:
         message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.like)}"

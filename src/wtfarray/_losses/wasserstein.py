@@ -38,6 +38,13 @@ from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.solve import Solution, solve_transport
 from wtfarray._transport.symmetric import are_positive_definite
 
+SMALLEST_LAM, SMALLEST_SOURCE_LAM = 0.05, 0.25
+"""
+Of a debiased loss, relative to eps.
+
+The model is multiplied by ``exp(p/lam)`` and the data by ``exp(p/source_lam)``, with a potential p
+of several eps. Below these numbers that leaves the range of float32.
+"""
 NOT_A_BOUND = "the gap is an estimate, not a bound: exp(-C/eps) is not positive definite"
 
 
@@ -68,7 +75,8 @@ class Wasserstein:
         Whether to subtract the transport of X and of the model to themselves, which removes the
         blur: the loss is then 0 at ``Y = X`` and positive elsewhere, if the kernels are positive
         definite, as on grids with ``p <= 2``. Costs must be symmetric. Fits with
-        ``solver="envelope"`` only.
+        ``solver="envelope"`` only. ``lam`` must be at least ``eps / 20``, ``source_lam`` at least
+        ``eps / 4``.
     source_lam : float
         Penalty of the first marginal: mass of X may stay behind at a price of about ``source_lam``
         per unit, for data with noise, background or outliers. ``inf`` (the default) transports all
@@ -133,6 +141,7 @@ class Wasserstein:
         object.__setattr__(self, "source_lam", source_lam)
         self._refuse_relaxed_data()
         if debias:
+            self._refuse_small_prices()
             for k, cost in enumerate(matrices):
                 check_symmetric(f"costs[{k}]", cost)
 
@@ -146,6 +155,20 @@ class Wasserstein:
                 "or source_lam=inf"
             )
             raise ValueError(msg)
+
+    def _refuse_small_prices(self) -> None:
+        """Refuse penalties of a debiased loss that are far below the smoothing."""
+        for name, price, share in (
+            ("lam", self.lam, SMALLEST_LAM),
+            ("source_lam", self.source_lam, SMALLEST_SOURCE_LAM),
+        ):
+            if price < share * self.eps:
+                msg = (
+                    f"{name} is {price} with debias=True and eps = {self.eps}: expected at least "
+                    f"{share:g} eps, since the loss is computed by way of exp(eps/{name}); choose "
+                    f"a larger {name} or a smaller eps"
+                )
+                raise ValueError(msg)
 
     def __repr__(self) -> str:
         """Sizes of the costs, eps, lam, modes and whether the loss is debiased."""

@@ -16,7 +16,7 @@ class StopReason(Enum):
         "stopped after very many evaluations of the loss: choose a larger eps, loosen `tol`, or "
         "continue with init set to this result"
     )
-    UNSOLVED = "{subproblem} could not be solved: choose solver={alternative} or a larger eps"
+    UNSOLVED = "{subproblem} could not be solved: choose {alternatives}a larger eps"
     NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
     BATCHES = "the objective is within tol = {tol:g} of what the last batches reach on their own"
     PASSES = (
@@ -46,13 +46,20 @@ class StopReason(Enum):
         """Whether the callback or an interrupt ended the solve."""
         return self in (StopReason.CALLBACK, StopReason.INTERRUPTED)
 
-    def message(self, solver: str, tol: float, max_iter: int) -> str:
-        """The message for ``solver``, "envelope", "dual" or "online"."""
+    def message(self, solver: str, tol: float, max_iter: int, *, has_dual: bool = True) -> str:
+        """
+        The message for ``solver``, "envelope", "dual" or "online".
+
+        ``has_dual`` says whether ``solver="dual"`` supports the loss.
+        """
         joint = solver != "dual"
+        alternatives = "solver='envelope', a larger rho or "
+        if joint:
+            alternatives = "solver='dual' or " if has_dual else ""
         return self.value.format(
             tol=tol,
             max_iter=max_iter,
             steps="three steps" if joint else "a sweep",
             subproblem="an inner problem" if joint else "a block",
-            alternative="'dual'" if joint else "'envelope', a larger rho",
+            alternatives=alternatives,
         )

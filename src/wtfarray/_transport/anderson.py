@@ -158,6 +158,7 @@ def _shares(secants: Secants, residual: Array, max_step: Array | float) -> Array
     shares = xp.astype(shares, scales.dtype) * scales
     # A bound on the length of the step; 1e-30 instead of 0.
     length = inner(xp.abs(shares), secants.lengths) + 1e-30
+    length = xp.maximum(length, max_step * 1e-30)  # the ratio must not overflow
     return shares * xp.minimum(max_step / length, xp.ones_like(length))[:, None]
 
 

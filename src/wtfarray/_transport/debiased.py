@@ -22,6 +22,7 @@ from wtfarray._arrays.validation import or_float64
 from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap
 from wtfarray._transport.inner_solver import inner_solver
+from wtfarray._transport.logarithms import logsumexp
 from wtfarray._transport.potential import (
     SATURATION,
     dual_of_potential,
@@ -120,6 +121,13 @@ def debiased_bounds(
     h = xp.where(known, log_product, 0.0) - xp.where(known, log_adjoint, 0.0)
     least = SATURATION * (eps if math.isinf(lam) else lam)
     h = xp.where(known & problem.reachable, h * eps, least)
+    if problem.relaxes_data:
+        # The mass of q depends on the constant of g.
+        shift = _best_constant(problem, h, Y, per_sample(q))
+        q = xp.exp(log_q + spread(shift * (1.0 / (problem.source_lam + eps)), q))
+        h = h + spread(shift * problem.exponent, h)
+        log_Kf = log_Kf + spread(shift * (1.0 / eps), g)
+        log_adjoint = log_adjoint - spread(shift * (problem.exponent / eps), g)
     conjugate = problem.value_of_logs(log_Kf)
     gap = per_sample(kl_divergence(q, r, xp)) * eps + own.gap
     if problem.conserves_mass:
@@ -133,21 +141,22 @@ def debiased_bounds(
         h = xp.where(live, g - p_live, h)
         mass = xp.where(problem.mass > 0, problem.mass, 1.0)
         shift = -1.0 * inner(h, Y) / mass
-    else:
-        # The constant of g is the best one already if the mass of q depends on it.
-        relaxed = problem.relaxes_data
-        shift = 0.0 * problem.mass if relaxed else _best_constant(problem, h, Y)
-    h = h + spread(shift, h)
+        h = h + spread(shift, h)
+    elif not problem.relaxes_data:
+        shift = _best_constant(problem, h, Y, problem.mass)
+        h = h + spread(shift, h)
+        conjugate = conjugate + shift * problem.mass
     if not problem.conserves_mass:
         arrived = per_sample(q) if problem.relaxes_data else problem.mass
-        lower = (arrived - 0.5 * total) * eps - conjugate - shift * problem.mass
+        lower = (arrived - 0.5 * total) * eps - conjugate
         lower = lower + dual_product(h, Y, lam, kernel.flow)
         gap = gap + per_sample(kl_divergence(q, scaled_by_potential(Y, h, lam, xp), xp)) * lam
     u = dual_of_potential(h, lam, xp)
     if problem.conserves_mass and problem.unreachable is not None:
         u = xp.where(problem.unreachable, math.inf, u)
-    change = spread(shift * (1.0 / eps), g)
-    log_Kf, log_adjoint = log_Kf + change, log_adjoint - change
+    if not problem.relaxes_data:
+        change = spread(shift * (1.0 / eps), g)
+        log_Kf, log_adjoint = log_Kf + change, log_adjoint - change
     bounds = Bounds(lower + own.lower, gap, u, log_Kf, log_adjoint)
     return DebiasedBounds(bounds, g + spread(shift, g), gradient_in_data(problem, own, log_Kf))
 
@@ -157,14 +166,20 @@ def _constant(number: float, _: float) -> float:
     return number
 
 
-def _best_constant(problem: TransportProblem, h: Array, Y: Array) -> Array:
-    """The constant to add to h, (N,), with which ``Y exp(-h/lam)`` has the mass of X."""
+def _best_constant(problem: TransportProblem, h: Array, Y: Array, mass: Array) -> Array:
+    """
+    The constant to add to g, (N,), with which q, of the given mass, weighs what ``Y exp(-h/lam)``.
+
+    It is added to h as well. If the first marginal is relaxed, q is multiplied by ``exp(c / (s +
+    eps))``, and ``c s / (s + eps)`` is added to h.
+    """
     xp = array_namespace(Y)
-    lam, mass = problem.lam, problem.mass
-    total = per_sample(scaled_by_potential(Y, h, lam, xp))
-    filled = (mass > 0) & (total > 0)
-    ratio = xp.where(filled, total, 1.0) / xp.where(filled, mass, 1.0)
-    return xp.log(ratio) * lam
+    logs = xp.log(xp.where(Y > 0, Y, 1.0)) - h * (1.0 / problem.lam)
+    logs = logsumexp(xp.where(Y > 0, logs, -math.inf), tuple(range(1, Y.ndim)), xp)
+    filled = (mass > 0) & (logs > -math.inf)
+    logs = xp.where(filled, logs, 0.0) - xp.log(xp.where(filled, mass, 1.0))
+    share = problem.exponent / problem.lam
+    return logs * (1.0 / (share + 1.0 / (problem.source_lam + problem.kernel.eps)))
 
 
 def solve_debiased(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -247,7 +247,8 @@ class TransportProblem:
         if self.relaxes_data:
             q = f * self.kernel.apply_adjoint((self.data / Kf) ** self.exponent)
             q, too_large = self._rescaled(q, top)
-            value = xp.where(too_large, math.inf, self.value_of_plan(q))
+            logs = xp.log(Kf) + spread(xp.where(too_large, 0.0, top * (1.0 / self.kernel.eps)), Kf)
+            value = xp.where(too_large, math.inf, self.value_of_logs(logs))
             return value if lost is None else xp.where(lost, math.nan, value), q
         value = inner(self.data, xp.log(Kf)) * self.kernel.eps + self.mass * top + self.constant
         Kf = self.data / Kf
@@ -265,11 +266,6 @@ class TransportProblem:
         exponent = top * (1.0 / (self.source_lam + self.kernel.eps))
         limit = 0.5 * largest_exponent(q.dtype, xp)
         return q * spread(xp.exp(xp.minimum(exponent, limit)), q), exponent > limit
-
-    def value_of_plan(self, q: Array) -> Array:
-        """``(s + eps) <q, 1> - s <X, 1>``, (N,): the conjugate if the first marginal is relaxed."""
-        s = self.source_lam
-        return per_sample(q) * (s + self.kernel.eps) - self.mass * s
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
@@ -324,20 +320,32 @@ class TransportProblem:
         offset = top * (self.exponent / self.kernel.eps)  # of log K^T a
         return Marginal(f, lost, Kf, top), xp.log(back), offset
 
+    def translated(self, marginal: Marginal, q: Array, shift: Array) -> Marginal:
+        """The marginal of ``g + shift``, (N,), from that of g and its new q."""
+        if marginal.denominator is None:
+            shift = spread(shift * (1.0 / self.kernel.eps), q)
+        return replace(marginal, q=q, top=marginal.top + shift)
+
     def value(self, marginal: Marginal) -> Array:
         """``Phi*(X, u(g))`` of each sample, (N,), from a result of `marginal`."""
         xp = array_namespace(marginal.q)
-        if self.relaxes_data:
-            return self.value_of_plan(marginal.q)
         if marginal.denominator is None:
             return self.value_of_logs(marginal.top)
         denominator = marginal.denominator
+        if self.relaxes_data:
+            # Not from the mass of q, times s: for a large s that loses digits.
+            logs = xp.astype(xp.log(denominator), self.data.dtype)
+            return self.value_of_logs(logs + spread(marginal.top * (1.0 / self.kernel.eps), logs))
         logs = inner(xp.astype(self.data, denominator.dtype), xp.log(denominator))
         logs = xp.astype(logs, self.data.dtype) * self.kernel.eps
         return logs + self.mass * marginal.top + self.constant
 
     def value_of_logs(self, log_Kf: Array) -> Array:
-        """``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf."""
+        """
+        ``eps <X, log K f> - eps E(X)``, (N,); where X is 0, log K f may be -inf.
+
+        If the first marginal is relaxed, ``(s + eps) <X^k, (K f)^(1-k)> - s <X, 1>``.
+        """
         xp = array_namespace(log_Kf)
         finite = xp.where(self.data > 0, log_Kf, 0.0)
         if self.relaxes_data:
@@ -353,7 +361,7 @@ class TransportProblem:
         xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        logs = g - xp.where(top > -math.inf, top, 0.0)  # -inf if nothing of X can arrive
+        logs = g - xp.where(top > -math.inf, top, math.nan)  # NaN if nothing of X can arrive
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 

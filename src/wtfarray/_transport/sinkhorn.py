@@ -116,7 +116,7 @@ def sinkhorn_step(
     else:
         if problem.relaxes_data:
             shift, scaled_Y, q = relaxed_translation(problem, g, marginal.q, target.Y, live)
-            marginal = replace(marginal, q=q)
+            marginal = problem.translated(marginal, q, shift)
         else:
             shift, scaled_Y = translation(problem, g, target.Y, live)
         g = g + spread(shift, g)
