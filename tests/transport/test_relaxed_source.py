@@ -130,6 +130,7 @@ class TestFits:
         if backend.name == "jax" and dtype == "float32":
             pytest.skip("this dtype is left to the other libraries: JAX compiles it anew")
         X, _ = pair()
+        X /= X.sum(axis=1, keepdims=True)
         fit = wtf.nmf(array(X, dtype), 2, loss_of(1.0), rng=0, rho=1e-2, tol=1e-5)
         assert fit.converged
         model = array(to_numpy(fit.to_tensor()).astype(dtype), dtype)

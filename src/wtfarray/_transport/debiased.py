@@ -115,12 +115,7 @@ def debiased_bounds(
     log_mu = xp.where(q > 0, p * (1.0 / eps), -math.inf)
     log_product = kernel.log_apply(log_mu)
     r = xp.where(q > 0, xp.exp(log_mu + log_product), 0.0)
-    total = per_sample(r)
-    # p' = eps log(q / K mu) and g = eps log(q / K^T a): h is finite where q is 0.
-    known = (log_adjoint > -math.inf) & (log_product > -math.inf)
-    h = xp.where(known, log_product, 0.0) - xp.where(known, log_adjoint, 0.0)
-    least = SATURATION * (eps if math.isinf(lam) else lam)
-    h = xp.where(known & problem.reachable, h * eps, least)
+    h = _gradient_in_marginal(problem, log_product, log_adjoint)
     if problem.relaxes_data:
         # The mass of q depends on the constant of g.
         shift = _best_constant(problem, h, Y, per_sample(q))
@@ -136,7 +131,7 @@ def debiased_bounds(
         rounded = rounded_gap(plan, Y) if kernel.all_finite else corrected_gap(plan, masked, Y)
         gap = gap + rounded
         lower = inner(xp.where(live, g, 0.0), Y) - conjugate
-        lower = lower + lower_bound(eps, Y, log_product, total)
+        lower = lower + lower_bound(eps, Y, log_product, per_sample(r))
         p_live = xp.where(live, xp.log(xp.where(live, Y, 1.0)) - log_product, 0.0) * eps
         h = xp.where(live, g - p_live, h)
         mass = xp.where(problem.mass > 0, problem.mass, 1.0)
@@ -148,7 +143,7 @@ def debiased_bounds(
         conjugate = conjugate + shift * problem.mass
     if not problem.conserves_mass:
         arrived = per_sample(q) if problem.relaxes_data else problem.mass
-        lower = (arrived - 0.5 * total) * eps - conjugate
+        lower = (arrived - 0.5 * per_sample(r)) * eps - conjugate
         lower = lower + dual_product(h, Y, lam, kernel.flow)
         gap = gap + per_sample(kl_divergence(q, scaled_by_potential(Y, h, lam, xp), xp)) * lam
     u = dual_of_potential(h, lam, xp)
@@ -159,6 +154,18 @@ def debiased_bounds(
         log_Kf, log_adjoint = log_Kf + change, log_adjoint - change
     bounds = Bounds(lower + own.lower, gap, u, log_Kf, log_adjoint)
     return DebiasedBounds(bounds, g + spread(shift, g), gradient_in_data(problem, own, log_Kf))
+
+
+def _gradient_in_marginal(
+    problem: TransportProblem, log_product: Array, log_adjoint: Array
+) -> Array:
+    """``h = g - p'``; ``p' = eps log(q / K mu)``, ``g = eps log(q / K^T a)``: finite where q is 0."""
+    xp = array_namespace(log_product)
+    eps, lam = problem.kernel.eps, problem.lam
+    known = (log_adjoint > -math.inf) & (log_product > -math.inf)
+    h = xp.where(known, log_product, 0.0) - xp.where(known, log_adjoint, 0.0)
+    least = SATURATION * (eps if math.isinf(lam) else lam)
+    return xp.where(known & problem.reachable, h * eps, least)
 
 
 def _constant(number: float, _: float) -> float:
