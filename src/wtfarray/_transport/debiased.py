@@ -159,7 +159,7 @@ def debiased_bounds(
 def _gradient_in_marginal(
     problem: TransportProblem, log_product: Array, log_adjoint: Array
 ) -> Array:
-    """``h = g - p'``; ``p' = eps log(q / K mu)``, ``g = eps log(q / K^T a)``: finite where q is 0."""
+    """``h = g - p'``, ``p' = eps log(q / K mu)``, ``g = eps log(q / K^T a)``: finite at q = 0."""
     xp = array_namespace(log_product)
     eps, lam = problem.kernel.eps, problem.lam
     known = (log_adjoint > -math.inf) & (log_product > -math.inf)
