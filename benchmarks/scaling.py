@@ -7,8 +7,13 @@ Strong and weak scaling of one fit over MPI processes of one thread each.
     python benchmarks/scaling.py --equal              # rounding of the first ten steps
 
 Strong: the same samples on more processes. Weak: as many samples more as processes. The efficiency
-is the time of one process, divided by that of several and, if strong, by their number. The machine
-has to be idle. Needs mpi4py and mpiexec, such as ``pip install mpi4py mpich``.
+is the time of one process, divided by that of several and, if strong, by their number. Other data
+take another number of inner iterations: the efficiency per iteration divides the time by their
+number, times the samples of a process. For these times, the machine has to be idle. Three columns
+hardly depend on that: the efficiency per iteration in CPU time, of the busiest process; the
+balance, which is the mean number of iterations of a process divided by that of the busiest one, and
+the most that can be reached with these shards; and the messages of a step. Needs mpi4py and
+mpiexec, such as ``pip install mpi4py mpich``.
 """
 
 import argparse
@@ -19,12 +24,15 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import wtfarray as wtf
+from wtfarray._losses.transport_term import TransportTerm
 from wtfarray.distributed import mpi, run_threads
 
 SAMPLES = {"images": 800, "histograms": 2000}
@@ -80,9 +88,31 @@ class Timed:
         """Pass it on."""
         self._comm.fail(message)
 
+    def sent(self) -> int:
+        """Messages, with those of groups."""
+        return self.messages + sum(part.sent() for part in self._parts)
+
     def waited(self) -> float:
         """Seconds, with those of groups."""
         return self.seconds + sum(part.waited() for part in self._parts)
+
+
+@contextmanager
+def counted() -> Iterator[list[float]]:
+    """Count the inner iterations of this process, each as often as it has samples."""
+    count, evaluate = [0.0], TransportTerm.evaluate
+
+    def counting(term: Any, *arguments: Any) -> Any:
+        before = term.evaluations
+        found = evaluate(term, *arguments)
+        count[0] += (term.evaluations - before) * term.problem.data.shape[0]
+        return found
+
+    TransportTerm.evaluate = counting
+    try:
+        yield count
+    finally:
+        TransportTerm.evaluate = evaluate
 
 
 def work(problem: str, samples: int) -> None:
@@ -93,15 +123,18 @@ def work(problem: str, samples: int) -> None:
     X, timed = X[begin:end].copy(), Timed(comm)
     comm.sum(np.zeros(1))  # all begin together
     clock, cpu = time.perf_counter(), time.process_time()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), counted() as count:
         warnings.simplefilter("ignore")
-        wtf.nmf(X, 10, loss, rho=1e-2, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
+        fit = wtf.nmf(X, 10, loss, rho=1e-2, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
     seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
-    mine = np.asarray([seconds, cpu, timed.waited(), timed.messages, timed.bytes])
-    mean = comm.sum(mine) / comm.size
+    table = np.zeros((comm.size, 6))
+    messages = timed.sent() / fit.n_iter
+    table[comm.rank] = [seconds, cpu, timed.waited(), count[0], messages, timed.bytes]
+    table = comm.sum(table)
     if comm.rank == 0:
-        names = ("seconds", "cpu", "waited", "messages", "bytes")
-        print(json.dumps(dict(zip(names, mean.tolist(), strict=True))))
+        mean, most = table.mean(axis=0), table.max(axis=0)
+        found = {"seconds": mean[0], "cpu": most[1], "waited": mean[2], "messages": mean[4]}
+        print(json.dumps({**found, "balance": mean[3] / most[3], "iterations": mean[3]}))
 
 
 def print_rounding() -> None:
@@ -161,22 +194,28 @@ def main() -> None:
     if options.work:
         work(options.problem[0], options.samples)
         return
-    print("| problem | scaling | processes | samples | seconds | waiting | efficiency |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    names = ("problem", "scaling", "processes", "samples", "seconds", "waiting", "efficiency")
+    names += ("per iteration", "of CPU time", "balance", "messages")
+    print(f"| {' | '.join(names)} |")
+    print(f"| {' | '.join('---' for _ in names)} |")
     for problem in options.problem or sorted(SAMPLES):
         total = options.samples or (40 if options.quick else SAMPLES[problem])
         most = max(options.ranks)
         for kind in ("strong", "weak"):
-            first = 0.0
+            first: dict[str, float] = {}
             for ranks in options.ranks:
                 samples = total if kind == "strong" else total * ranks // most
                 found = launched(ranks, problem, samples)
-                first = first or found["seconds"]
-                share = first / found["seconds"] / (ranks if kind == "strong" else 1)
+                first = first or found
+                times = ranks if kind == "strong" else 1
+                fewer = found["iterations"] / first["iterations"]
+                seconds, cpu = (first[name] / found[name] for name in ("seconds", "cpu"))
                 waiting = found["waited"] / found["seconds"]
                 print(
                     f"| {problem} | {kind} | {ranks} | {samples} | {found['seconds']:.2f} "
-                    f"| {waiting:.0%} | {share:.0%} |",
+                    f"| {waiting:.0%} | {seconds / times:.0%} | {seconds * fewer:.0%} "
+                    f"| {cpu * fewer:.0%} | {found['balance']:.0%} "
+                    f"| {found['messages']:.0f} |",
                     flush=True,
                 )
 

@@ -309,6 +309,14 @@ class TestFaults:
             assert message in str(error)
             assert "comm" in str(error)
 
+    def test_unknown_option_of_one_rank_ends_all(self):
+        def fit(comm):
+            self.fit(comm, **({"toll": 1e-3} if comm.rank == 1 else {}))
+
+        first, second = self.failure(fit, 2)
+        assert isinstance(second, TypeError)
+        assert "rank 1 has failed: TypeError: cp() has no option 'toll'" in str(first)
+
     def test_comm_of_another_kind(self):
         with pytest.raises(TypeError, match=r"comm is a int: expected .* distributed"):
             wtf.cp(images(), 2, GRID_LOSS, comm=3)

@@ -126,13 +126,14 @@ def coupled(
     >>> fit.project([spectra[:3], None]).shape
     (3, 2)
     """
-    known = list(CoupledOptions.__annotations__)
-    known_options("coupled", options, [*known, "weights", "mask"])
+    known = [*CoupledOptions.__annotations__, "weights", "mask"]
     comm, interrupts = team_of(options.get("comm")), Interrupts()
     if comm is None:
+        known_options("coupled", options, known)
         best = _run(X, rank, losses, weights, mask, options)
     else:
         with interrupts.held(), failing_together(comm):
+            known_options("coupled", options, known)  # tells the others if it fails
             best = _run(X, rank, losses, weights, mask, options, comm, interrupts)
     if not best.converged and (comm is None or comm.rank == 0):
         warnings.warn(f"coupled: {best.message}", stacklevel=2)

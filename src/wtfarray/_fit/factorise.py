@@ -217,12 +217,14 @@ def _fit(
     given: FitOptions,
 ) -> Factorisation:
     known = list(FitOptions.__annotations__)
-    known_options(kind, given, [*known, "weights"] if kind == "cp" else known)
+    known = [*known, "weights"] if kind == "cp" else known
     comm, interrupts = team_of(given.get("comm")), Interrupts()
     if comm is None:
+        known_options(kind, given, known)
         best = fit_model(kind, X, rank, loss, weights, given)
     else:
         with interrupts.held(), failing_together(comm):
+            known_options(kind, given, known)  # tells the others if it fails
             best = fit_model(kind, X, rank, loss, weights, given, comm, interrupts)
     if not best.converged and (comm is None or comm.rank == 0):
         warnings.warn(f"{kind}: {best.message}", stacklevel=3)

@@ -25,7 +25,7 @@ from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.sparse import SparseSamples
-from wtfarray._arrays.sums import ALONE, AgreedError, Sums, failing_together, refusal
+from wtfarray._arrays.sums import AgreedError, Sums, failing_together, refusal
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
@@ -162,20 +162,19 @@ def rank_scan(
     """
     named = ["model", "n_seeds", "held_out", "held_out_entries", "rng", "axes", "callback"]
     named += ["progress", "mask", "comm", *ScanOptions.__annotations__]
-    known_options("rank_scan", options, named)
     team, interrupts = team_of(comm), Interrupts()
     arguments = (ranks, loss, model, n_seeds, held_out, held_out_entries, rng, axes, callback)
     # Filters of warnings are those of all threads of a process: only one rank changes them.
     catches = team is None or team.rank == 0
-    with warnings.catch_warnings(record=True) if catches else nullcontext([]) as caught:
+    with (
+        nullcontext() if team is None else interrupts.held(),
+        failing_together(team),
+        warnings.catch_warnings(record=True) if catches else nullcontext([]) as caught,
+    ):
         if catches:
             warnings.simplefilter("always", UserWarning)
-        if team is None:
-            scan = _scan(X, mask, *arguments, options, ALONE, interrupts, progress=progress)
-        else:
-            with interrupts.held(), failing_together(team):
-                sums = Sums(team)
-                scan = _scan(X, mask, *arguments, options, sums, interrupts, progress=progress)
+        known_options("rank_scan", options, named)
+        scan = _scan(X, mask, *arguments, options, Sums(team), interrupts, progress=progress)
     # One warning per scan instead of one per fit.
     caught = caught or []
     if len(caught) == 1:
