@@ -93,9 +93,9 @@ class TestFits:
         ids=["nmf", "cp and SVD", "sum", "own loss"],
     )
     def test_masks_work_as_in_memory(self, options):
-        """Missing entries, a missing sample, and NaN there; the mask is stored as well."""
+        """Missing entries, most of a sample, and NaN there; the mask is stored as well."""
         X, mask = data(), np.random.default_rng(1).uniform(size=(6, 5, 4)) > 0.2
-        mask[3] = False
+        mask[3, 1:] = False
         X[~mask] = math.nan
         chosen = {"rank": 2, "loss": transport(), **options}
         expected, whole = trace(X, mask=mask, batch=2, **chosen)

@@ -149,17 +149,48 @@ class TestFits:
 
     @pytest.mark.parametrize("name", ["unbalanced", "balanced", "Frobenius", "KL"])
     def test_masked_samples_are_left_out(self, name):
-        """Their coefficients are those that the entropy prefers: one, or equal shares of one."""
+        """Everything else is as without them; their coefficients are the means of the others."""
         X, factors = planted("nmf")
         kept = np.array([True, True, False, True, False, True])
-        options = {"rho": 0.05, "tol": 1e-10}
-        found = wtf.nmf(X, 2, LOSSES[name], init=factors, mask=kept[:, None, None], **options)
-        alone = wtf.nmf(X[kept], 2, LOSSES[name], init=[factors[0][kept], factors[1]], **options)
-        assert found.constraints == alone.constraints == ("rows", "columns")
-        np.testing.assert_allclose(found.factors[0][~kept], 0.5, atol=1e-6)
-        entropy = 2 * 0.05 * (math.log(0.5) - 1.0)
-        assert found.objective == pytest.approx(alone.objective + entropy, rel=1e-6)
-        np.testing.assert_allclose(found.factors[1], alone.factors[1], rtol=2e-3, atol=1e-6)
+        weight = np.random.default_rng(0).uniform(0.5, 2.0, 6)
+        options = {"tol": 1e-3, "rng": 0}
+        for init, own in ((None, None), (factors, [factors[0][kept], factors[1]])):
+            found = wtf.nmf(
+                X,
+                2,
+                LOSSES[name],
+                init=init,
+                mask=kept[:, None, None],
+                sample_weight=weight,
+                axes=[wtf.Axis("sample", list("abcdef")), None, None],
+                **options,
+            )
+            alone = wtf.nmf(
+                X[kept], 2, LOSSES[name], init=own, sample_weight=weight[kept], **options
+            )
+            assert found.constraints == alone.constraints == ("rows", "columns")
+            assert found.objective == alone.objective
+            assert found.rho == alone.rho
+            assert np.array_equal(found.factors[0][kept], alone.factors[0])
+            assert np.array_equal(found.factors[1], alone.factors[1])
+            assert np.array_equal(found.dual[kept], alone.dual)
+            assert not found.dual[~kept].any()
+            mean = alone.factors[0].mean(axis=0, keepdims=True)
+            np.testing.assert_allclose(found.factors[0][~kept], mean.repeat(2, 0), rtol=1e-12)
+            assert found.to_tensor().shape == X.shape
+            assert found.axis(0).values == tuple("abcdef")
+
+    def test_projected_samples_of_which_nothing_was_observed(self):
+        X, factors = planted("nmf")
+        fit = wtf.nmf(X, 2, LOSSES["KL"], init=factors, constraints=(None, "columns"), tol=1e-3)
+        mask = np.ones(X.shape, dtype=bool)
+        mask[1], mask[3, 0] = False, False
+        found, kept = fit.projection(3 * X, mask=mask), np.arange(6) != 1
+        alone = fit.projection(3 * X[kept], mask=mask[kept])
+        assert np.array_equal(found.factors[0][kept], alone.factors[0])
+        assert found.objective == alone.objective
+        np.testing.assert_allclose(found.factors[0][1], fit.factors[0].mean(axis=0), rtol=1e-12)
+        assert found.shape == X.shape
 
     @pytest.mark.parametrize("name", ["unbalanced", "Frobenius", "KL"])
     def test_bins_masked_everywhere_are_left_out(self, name):
@@ -303,7 +334,7 @@ class TestProjection:
         assert found.converged
         others = np.arange(12) != 3
         np.testing.assert_allclose(found.factors[0][others], plain[others], rtol=0.05, atol=0.05)
-        np.testing.assert_allclose(found.factors[0][3], fit.references[0], rtol=1e-3)
+        np.testing.assert_allclose(found.factors[0][3], fit.factors[0].mean(axis=0), rtol=1e-12)
         same = fit.project(X, mask=np.ones(X.shape, dtype=bool))
         np.testing.assert_array_equal(same, plain)
 

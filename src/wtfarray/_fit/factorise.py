@@ -13,6 +13,7 @@ from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
+from wtfarray._fit.absent_samples import mean_coefficients, present_samples
 from wtfarray._fit.default_rho import DUAL_SHARE, ENTROPY_SHARE
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
@@ -245,6 +246,12 @@ def fit_model(
     X, found = without_labels("X", X, in_chunks=True)
     weight, weight_labels = without_labels("sample_weight", given.get("sample_weight"))
     mask, mask_labels = without_labels("mask", given.get("mask"))
+    present = None
+    if given.get("chunk") is None:
+        present = present_samples(mask, X, loss, shared=comm is not None)
+    if present is not None:
+        X, mask, weight = (present.take(array) for array in (X, mask, weight))
+        given = {**given, "init": present.of_init(given.get("init"))}
     spec = specify(
         kind,
         X,
@@ -264,7 +271,8 @@ def fit_model(
     )
 
     def check() -> tuple[tuple[Axis, ...], int]:
-        axes = checked_axes(given.get("axes"), found, tuple(spec.X.shape))
+        whole = tuple(spec.X.shape) if present is None else present.shape
+        axes = checked_axes(given.get("axes"), found, whole)
         check_cost_labels(loss, axes)
         check_last_labels("mask", mask_labels, axes)
         check_last_labels("sample_weight", weight_labels, axes[:1])
@@ -274,7 +282,11 @@ def fit_model(
     axes, starts = sums.agree(check)
     options = solver_options(spec, given)
     rng = shared_generator(given.get("rng"), sums)
-    return replace(Factorisation.of(best_of(starts, spec, options, rng)), axes=axes)
+    fit = Factorisation.of(best_of(starts, spec, options, rng))
+    if sums.any(present is not None):
+        mean = mean_coefficients(fit.factors[0], fit.constraints[0], sums)
+        fit = fit if present is None else fit.with_absent(present, mean)
+    return replace(fit, axes=axes)
 
 
 def _starts(given: FitOptions) -> int:

@@ -29,7 +29,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.scratch import FileArray
 from wtfarray._arrays.stored import StoredData, like
-from wtfarray._arrays.sums import Sums, failing_together
+from wtfarray._arrays.sums import Sums, asarray_like, failing_together
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import (
     as_nonnegative,
@@ -42,6 +42,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
+from wtfarray._fit.absent_samples import Present, mean_coefficients, present_samples
 from wtfarray._fit.chunked_projection import is_separable, project_chunks, stored_or_read
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.export import dataset, factor_frame
@@ -384,6 +385,9 @@ class Factorisation:
         """The projection, and the messages of its warnings."""
         sums = Sums(team)
         X, mask, axes = sums.agree(lambda: self._checked(X, mask, shared=sums.shared))
+        present = present_samples(mask, X, self.loss, shared=sums.shared)
+        if present is not None:
+            X, mask = present.take(X), present.take(mask)
         data = like(X)
         atoms = atoms_of(self.factors, self.core, self.weights)
         atoms = follow("the fit", atoms, array_namespace(data), data.dtype, device_of(data))
@@ -419,7 +423,21 @@ class Factorisation:
             stopped=found.stopped,
             axes=axes,
         )
+        if present is not None:
+            mean = mean_coefficients(self.factors[0], self.constraints[0])
+            projected = projected.with_absent(present, asarray_like(to_host(mean), data))
         return projected, advice
+
+    def with_absent(self, present: Present, mean: Array) -> Factorisation:
+        """The fit with rows for all samples: ``mean``, (1, r), for those of which it has none."""
+        xp = array_namespace(self.dual)
+        zeros = xp.zeros_like(xp.sum(self.dual, axis=0, keepdims=True))
+        return replace(
+            self,
+            factors=[present.spread(self.factors[0], mean), *self.factors[1:]],
+            dual=present.spread(self.dual, zeros),
+            shape=present.shape,
+        )
 
     def _checked(
         self, X: Array, mask: Array | None, *, shared: bool
