@@ -60,6 +60,19 @@ class TestSolution:
         found = wtf.unmix(spoiled, atoms(), LOSS, mask=mask)
         np.testing.assert_allclose(found.coefficients, expected[0], atol=0.3)
 
+    def test_small_eps_is_certified_if_entries_are_missing(self):
+        """By the bound of first order: that of second order is divided by rho."""
+        X, _ = mixtures(1)
+        mask = np.ones(BINS, dtype=bool)
+        mask[:3] = False
+        loss = wtf.Wasserstein(wtf.grid_cost(BINS), 1e-4, 2.0)
+        rough = wtf.unmix(X[0], atoms(), loss, mask=mask, tol=1e-3)
+        exact = wtf.unmix(X[0], atoms(), loss, mask=mask, tol=1e-12)
+        assert rough.converged
+        assert rough.gap < 1e-3 * abs(rough.objective)
+        assert exact.objective <= rough.objective + rough.gap
+        assert rough.objective <= exact.objective + exact.gap + rough.gap
+
     def test_samples_may_have_several_modes(self):
         rng = np.random.default_rng(0)
         grid = rng.dirichlet(np.ones(20), 2).reshape(2, 4, 5)
@@ -144,12 +157,27 @@ class TestOutOfReach:
     COST = wtf.grid_cost(BINS, scale=None, reach=4.0)
 
     @pytest.mark.parametrize(
-        "loss", [wtf.Wasserstein(COST, 0.5, 20.0), wtf.KullbackLeibler()], ids=["transport", "kl"]
+        ("loss", "advice"),
+        [
+            (wtf.Wasserstein(COST, 0.5, 20.0), "a larger reach, or a finite source_lam"),
+            (wtf.KullbackLeibler(), "0 where all atoms are 0"),
+        ],
+        ids=["transport", "kl"],
     )
-    def test_mass_that_no_atom_explains_is_refused(self, loss):
+    def test_mass_that_no_atom_explains_is_refused(self, loss, advice):
         X = np.stack([narrow(5), 0.9 * narrow(5) + 0.1 * narrow(19)])
-        with pytest.raises(ValueError, match=r"X divided by its mass is .* at index \(1, 1\d\)"):
-            wtf.unmix(X, np.stack([narrow(5), narrow(8)]), loss)
+        known = np.stack([narrow(5), narrow(8)])
+        with pytest.raises(ValueError, match=rf"X is .* at index \(1, 1\d\).*{advice}"):
+            wtf.unmix(X, known, loss)
+        with pytest.raises(ValueError, match=rf"X is .* at index \(1\d,\).*{advice}"):
+            wtf.unmix(X[1], known, loss)
+
+    @pytest.mark.parametrize("debias", [False, True])
+    def test_a_whole_sample_may_stay_behind(self, debias):
+        loss = wtf.Wasserstein(self.COST, 0.5, 20.0, source_lam=2.0, debias=debias)
+        found = wtf.unmix(narrow(19), np.stack([narrow(5), narrow(8)]), loss)
+        assert found.converged
+        np.testing.assert_allclose(found.coefficients, 0.0, atol=1e-6)
 
     def test_it_may_stay_behind_at_a_price(self):
         loss = wtf.Wasserstein(self.COST, 0.02, 20.0, source_lam=20.0)
@@ -178,6 +206,7 @@ class TestRefusals:
             ({"atoms": np.full((2, BINS), np.nan)}, r"atoms is nan at index \(0, 0\)"),
             ({"X": np.full((1, BINS), -1.0)}, r"X is -1.0 at index \(0, 0\)"),
             ({"X": np.ones(5)}, r"atoms has shape \(3, 24\): expected \(k, 5\)"),
+            ({"X": np.ones(5), "atoms": np.ones(5)}, r"shape \(5,\): expected \(k, 5\)"),
             ({"rho": 0.0}, "rho is 0.0: expected a positive number"),
             ({"extra": -1}, "extra is -1: expected an integer of at least 0"),
             ({"constraint": "columns"}, "constraint is 'columns': expected one of None, 'rows'"),

@@ -205,7 +205,7 @@ class Mixtures:
     @property
     def _largest_mass(self) -> float:
         """
-        A bound on the mass of the best model of a sample of mass one; inf if unknown.
+        A bound on the observed mass of the best model of a sample of mass one; inf if unknown.
 
         A multiple s of a model changes a semi-unbalanced loss by ``lam (s M - log s)``, where M is
         its mass: the best one has ``lam (M - 1) = -rho <c, log c>``, at most ``rho k / e``.
@@ -213,7 +213,7 @@ class Mixtures:
         if self.constraint == "rows":
             return 1.0
         loss, count = self.loss, float(self.atoms.shape[1])
-        if not isinstance(loss, Wasserstein) or self.mask is not None:
+        if not isinstance(loss, Wasserstein):
             return math.inf
         if not math.isinf(loss.source_lam):
             return math.inf
@@ -222,8 +222,13 @@ class Mixtures:
     def _first_order_gaps(self, coefficients: Array, xi: Array) -> Array:
         """``max <xi, C - C'> + rho (E(C) - E(C'))`` over models C' of bounded mass, (n,)."""
         xp = array_namespace(xi)
-        lowest = xp.min(xi, axis=1)
         count = xi.shape[1]
+        if self.mask is None:
+            lowest = xp.min(xi, axis=1)
+        else:  # per unit of observed mass; an atom of which nothing was observed changes nothing
+            seen = xp.astype(xp.reshape(self.mask, (self.X.shape[0], -1)), self.atoms.dtype)
+            mass = xp.matmul(seen, self.atoms)
+            lowest = xp.min(xp.where(mass > 0, xi / xp.where(mass > 0, mass, 1.0), 0.0), axis=1)
         if self.constraint == "rows":
             least_entropy = -math.log(count) - 1.0
         else:

@@ -165,7 +165,7 @@ def unmix(
     X = as_nonnegative("X", observed(X, mask), xp)
     common_namespace(atoms=atoms)
     atoms = as_nonnegative("atoms", follow("atoms", atoms, xp, X.dtype, device_of(X)), xp)
-    single = X.ndim == atoms.ndim - 1
+    single = X.ndim == max(atoms.ndim - 1, 1)
     if single:
         X, mask = X[None, ...], None if mask is None else mask[None, ...]
     _check(X, atoms, loss, constraint)
@@ -181,7 +181,7 @@ def unmix(
     extra = positive_integer("extra", extra, least=0)
     if constraint == "rows" and mask is not None:
         _refuse_partly_hidden(mask)
-    mass, weights = per_sample(X), per_sample(atoms)
+    given, mass, weights = X, per_sample(X), per_sample(atoms)
     if isinstance(loss, Frobenius) and constraint is None:
         mass, weights = (xp.sqrt(per_sample(array * array)) for array in (X, atoms))
     elif not all(
@@ -194,8 +194,7 @@ def unmix(
     problem = Mixtures(X, known, loss, constraint, rho, mask)
     out_of_reach = problem.out_of_reach()
     if not extra:
-        expected = "0 where no atom is at a finite cost, a larger reach, or a finite source_lam"
-        refuse_where(out_of_reach, "X divided by its mass", X, expected)
+        _refuse_out_of_reach(out_of_reach, given, loss, single=single)
     found = problem.unmix(options, blurred=bool(xp.any(out_of_reach)))
     if extra:
         found = problem.unmix_with_extra(found, extra, options, np.random.default_rng(rng))
@@ -213,6 +212,15 @@ def unmix(
         message=found.message,
         n_iter=found.n_iter,
     )
+
+
+def _refuse_out_of_reach(bad: Array, X: Array, loss: Loss, *, single: bool) -> None:
+    """Refuse samples with mass that no combination of the atoms explains."""
+    transports = any(isinstance(part, Wasserstein) for part in losses_of(loss))
+    expected = "0 where all atoms are 0, or atoms that are positive everywhere"
+    if transports:
+        expected = "0 where no atom is at a finite cost, a larger reach, or a finite source_lam"
+    refuse_where(bad[0, ...] if single else bad, "X", X[0, ...] if single else X, expected)
 
 
 def _default_rho(loss: Loss, X: Array) -> float:
@@ -244,8 +252,8 @@ def _check(X: Array, atoms: Array, loss: Loss, constraint: Constraint) -> None:
     """Refuse atoms, losses and constraints that do not fit the samples."""
     xp = array_namespace(X)
     if atoms.ndim < 2 or tuple(X.shape[1:]) != tuple(atoms.shape[1:]):
-        expected = ", ".join(map(str, X.shape[1:]))
-        msg = f"atoms has shape {tuple(atoms.shape)}: expected (k, {expected}), as the samples of X"
+        expected = ", ".join(map(str, ("k", *X.shape[1:])))
+        msg = f"atoms has shape {tuple(atoms.shape)}: expected ({expected}), as the samples of X"
         raise ValueError(msg)
     empty = ~(per_sample(atoms) > 0)
     if bool(xp.any(empty)):

@@ -361,7 +361,9 @@ class TransportProblem:
         xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        logs = g - xp.where(top > -math.inf, top, math.nan)  # NaN if nothing of X can arrive
+        # If nothing of X can arrive: -inf, for which `_denominator` finds lost digits, or NaN.
+        finds = self.relaxes_data and not self.plain_range.never_underflows
+        logs = g - xp.where(top > -math.inf, top, 0.0 if finds else math.nan)
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 
