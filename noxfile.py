@@ -21,9 +21,10 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 BACKENDS = ["numpy", "strict", "torch", "jax"]
 
 
-def install(session: nox.Session, *, extra: str = "", group: str = "") -> None:
-    """Install the checkout with an extra and a dependency group, at the pinned versions."""
-    packages = nox.project.dependency_groups(PYPROJECT, group) if group else ()
+def install(session: nox.Session, *groups: str, extra: str = "", group: str = "") -> None:
+    """Install the checkout with an extra and dependency groups, at the pinned versions."""
+    names = [*groups, group] if group else groups
+    packages = nox.project.dependency_groups(PYPROJECT, *names) if names else ()
     target = f"-e.[{extra}]" if extra else "-e."
     # Most of the installed modules are never imported. The first import compiles the others, and
     # keeps the result even where the environment asks Python not to.
@@ -53,7 +54,9 @@ def tests(session: nox.Session, backend: str) -> None:
     if backend == "numpy" and sys.platform == "linux":
         # CuPy imports with no GPU: enough to look up the names that the library uses.
         extra = "cuda12"
-    install(session, extra=extra, group="test")
+    # Containers of other packages hold NumPy's arrays: tested with them only.
+    containers = ["containers"] if backend == "numpy" else []
+    install(session, *containers, extra=extra, group="test")
     # Python warns when it compiles POT, and in the tests a warning is an error: so before them.
     code = "import compileall, importlib.util as u; compileall.compile_dir(%s, quiet=2)"
     session.run("python", "-c", code % "u.find_spec('ot').submodule_search_locations[0]")
