@@ -53,6 +53,8 @@ class Stored:
     history: list[Record]
     n_iter: int
     seconds: float
+    has_states: bool = True
+    """Whether the states of the inner problems were stored; otherwise they are to be solved."""
 
 
 class Checkpoint:
@@ -144,10 +146,14 @@ class Checkpoint:
     def _contents(self, objective: JointObjective, like: Array, levels: int) -> Stored:
         """The contents of the file."""
         with reading("checkpoint", self.path, "a file written by a fit") as archive:
+            if "counts" in archive.header:
+                counts = get(archive.header, "counts", list)
+                msg = f"it belongs to {len(counts)} processes; continue on two or more, with comm"
+                raise ValueError(msg)
             identity = get(archive.header, "identity", str)
             found = None
             if identity == self._identity:
-                found = _stored(archive, objective, like, levels)
+                found = stored_state(archive, objective, like, levels)
         if found is None:
             self._refuse_other()
         return found
@@ -201,8 +207,15 @@ class Checkpoint:
             warnings.warn(msg, stacklevel=2)
 
 
-def _stored(archive: Archive, objective: JointObjective, like: Array, levels: int) -> Stored:
-    """The content of a file of this fit, checked."""
+def stored_state(
+    archive: Archive,
+    objective: JointObjective,
+    like: Array,
+    levels: int,
+    *,
+    has_states: bool = True,
+) -> Stored:
+    """The content of a file of this fit, checked; without states, the present ones are kept."""
     xp, dtype, header = array_namespace(like), to_dtype_name(like), archive.header
 
     def array(name: str, shape: Sequence[int]) -> Array:
@@ -246,12 +259,15 @@ def _stored(archive: Archive, objective: JointObjective, like: Array, levels: in
         Progress(level, steps, current, decrease, tightness, small_steps, failures),
         _stored_pairs(archive, objective, point, dtype),
         [
-            state if isinstance(state, tuple) else array(f"state_{k}", state.shape)
+            array(f"state_{k}", state.shape)
+            if has_states and not isinstance(state, tuple)
+            else state
             for k, state in enumerate(objective.states())
         ],
         read_records(archive),
         get_count(header, "n_iter"),
         as_number("seconds", get(header, "seconds", (int, float)), 0.0),
+        has_states,
     )
     archive.finish()
     return found

@@ -107,7 +107,11 @@ class CoupledSpecification(Specification):
     def details(self) -> tuple[object, ...]:
         """The shapes and weights of the data sets, on which the result depends as well."""
         return tuple(
-            (tuple(s.X.shape), s.weight, *([] if s.present is None else [s.present.tobytes()]))
+            (
+                (self.shards.total(s.X.shape[0]), *s.X.shape[1:]),
+                s.weight,
+                *([] if s.present is None else [s.present.tobytes()]),
+            )
             for s in self.sources
         )
 

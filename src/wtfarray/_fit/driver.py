@@ -198,8 +198,8 @@ def solve_jointly_from(
         x, resume = stored.progress.current.point.x, (stored.progress, stored.pairs)
         problem.set_level(start.levels[stored.progress.level])  # before its states are restored
         objective.restore(stored.states)
-        if isinstance(problem, StreamedProblem):
-            # Its potentials are not in the checkpoint: find them again.
+        if isinstance(problem, StreamedProblem) or not stored.has_states:
+            # The potentials are not in the checkpoint: find them again.
             error = stored.progress.current.error
             evaluate_until_solved(objective, x, max(error, 1e-3 * problem.scale))
         journal.resume(stored.history, stored.n_iter, stored.seconds)

@@ -187,19 +187,19 @@ def _checkpoint(
     """The checkpoint of this fit, identified by everything that its result depends on."""
     losses = [loss for loss in spec.losses if isinstance(loss, Wasserstein)]
     arrays = [numbers_of(cost) for loss in losses for cost in loss.costs]
-    if spec.sample_weight is not None:
-        arrays.append(spec.sample_weight)
+    weights = [] if spec.sample_weight is None else [spec.sample_weight]
     named = init is None or isinstance(init, str)
-    arrays += blocks
+    shards, (first, *rest) = spec.shards, spec.shapes
+    shapes = ((shards.total(first[0]), *first[1:]), *rest)  # of all processes
     arguments = (
-        *(spec.kind, spec.model, spec.shapes, spec.rho, spec.constraints, spec.free),
+        *(spec.kind, spec.model, shapes, spec.rho, spec.constraints, spec.free),
         *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
         *spec.details,
     )
-    data = chain(_contents(spec), arrays)
-    if spec.shards.shared:
-        return SharedCheckpoint(path, data, arguments, spec.shards)
-    return Checkpoint(path, data, arguments)
+    if shards.shared:
+        rows = [*_contents(spec), *weights, *blocks[:1]]
+        return SharedCheckpoint(path, [*arrays, *blocks[1:]], arguments, shards, rows)
+    return Checkpoint(path, chain(_contents(spec), arrays, weights, blocks), arguments)
 
 
 def _contents(spec: Specification) -> Iterator[Array]:
