@@ -36,7 +36,7 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray.distributed import mpi, run_threads
 
 SAMPLES = {"images": 800, "histograms": 2000}
-STEPS = 10
+STEPS = 20
 
 
 def images(n: int, side: int = 32) -> tuple[np.ndarray, wtf.Loss]:

@@ -7,7 +7,13 @@ import pytest
 from helpers import to_numpy
 from stored_data import Sliceable
 
-from wtfarray._arrays.stored import StoredData, chunks_of, is_stored, like
+from wtfarray._arrays.stored import (
+    StoredData,
+    chunks_of,
+    is_larger_than_a_chunk,
+    is_stored,
+    like,
+)
 
 VALUES = np.random.default_rng(0).dirichlet(np.ones(6), 7).reshape(7, 2, 3)
 
@@ -162,3 +168,11 @@ class TestSummary:
             StoredData(Sliceable(0.0 * VALUES), chunk=2).summary("X")
         with pytest.raises(ValueError, match="X sums to"):
             StoredData(Sliceable(1e200 * VALUES), chunk=2).summary("X")
+
+
+def test_large_memory_map_is_read_in_chunks(tmp_path):
+    """A sparse file takes no room."""
+    large = np.memmap(tmp_path / "x", np.float64, mode="w+", shape=(10_000, 100, 100))
+    assert is_larger_than_a_chunk(large)
+    assert not is_larger_than_a_chunk(large[:3])
+    assert not is_larger_than_a_chunk(np.zeros((2, 3)))

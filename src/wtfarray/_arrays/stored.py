@@ -42,6 +42,13 @@ def is_stored(X: object) -> bool:
     return all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
 
 
+def is_larger_than_a_chunk(X: Any) -> bool:
+    """Whether X is stored and so large that it is read in chunks unless the user says otherwise."""
+    if not is_stored(X) or 0 in X.shape or len(X.shape) == 0:
+        return False
+    return chunk_size(int(X.shape[0]), math.prod(X.shape)) < int(X.shape[0])
+
+
 NOT_STORED = ("pandas", "polars", "xarray", "scipy", "sparse", "dask", "numpy")
 """Packages with containers that can be sliced, but that have to be converted by the user."""
 

@@ -10,6 +10,7 @@ from typing import Unpack
 from wtfarray._arrays.axes import Axis, check_last_labels, checked_axes
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.stored import is_larger_than_a_chunk
 from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
@@ -247,7 +248,7 @@ def fit_model(
     weight, weight_labels = without_labels("sample_weight", given.get("sample_weight"))
     mask, mask_labels = without_labels("mask", given.get("mask"))
     present = None
-    if given.get("chunk") is None:
+    if given.get("chunk") is None and not is_larger_than_a_chunk(X):
         present = present_samples(mask, X, loss, shared=comm is not None)
     if present is not None:
         X, mask, weight = (present.take(array) for array in (X, mask, weight))
