@@ -70,6 +70,25 @@ class TestFit:
         )
         assert balanced.converged
 
+    def test_samples_that_all_data_sets_lack_are_left_out(self):
+        (X, Z), _ = data()
+        kept = np.arange(N) != 4
+        masks = [np.ones((N, 1), dtype=bool) for _ in (X, Z)]
+        masks[0][[2, 4]], masks[1][[4, 5]] = False, False
+        few = [mask[kept] for mask in masks]
+        fit = wtf.coupled([X, Z], RANK, losses(), mask=masks, **OPTIONS)
+        alone = wtf.coupled([X[kept], Z[kept]], RANK, losses(), mask=few, **OPTIONS)
+        assert fit.objective == alone.objective
+        assert np.array_equal(fit.coefficients[kept], alone.coefficients)
+        np.testing.assert_allclose(fit.coefficients[4], alone.coefficients.mean(axis=0))
+        assert fit.fits[1].factors[0] is fit.coefficients
+        assert fit.fits[0].to_tensor().shape == X.shape
+        again = wtf.coupled([X, Z], RANK, losses(), mask=masks, init=fit, rng=0, tol=1e-2)
+        assert again.coefficients.shape == fit.coefficients.shape
+        found = fit.project([X, Z], mask=masks)
+        assert np.array_equal(found[kept], fit.project([X[kept], Z[kept]], mask=few))
+        np.testing.assert_allclose(found[4], fit.coefficients.mean(axis=0))
+
     def test_missing_entries(self):
         (X, Z), truth = data()
         mask = np.random.default_rng(0).random(X.shape) < 0.8

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from estimators import bumps
+from helpers import set_thresholds, sizes_made_dense
+from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -65,3 +67,48 @@ class TestCoupledWassersteinNMF:
     def test_bad_parameters_are_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
             CoupledWassersteinNMF(2, **{**FAST, **options}).fit(data())
+
+
+class TestWeightsAndSparseMatrices:
+    def test_a_weight_of_two_is_a_copy(self):
+        X = data(12)
+        X[3, :16] = np.nan
+        weight = np.where(np.arange(12) < 4, 2.0, 1.0)
+        weight[7] = 0.0
+        options = {**FAST, "costs": ["correlation", "cosine"]}
+        found = CoupledWassersteinNMF(2, **options).fit(X, sample_weight=weight)
+        copies = np.concatenate([X[:7], X[8:], X[:4]])
+        twice = CoupledWassersteinNMF(2, **options).fit(copies)
+        np.testing.assert_allclose(found.components_, twice.components_, rtol=1e-6, atol=1e-9)
+        score = found.score(X, sample_weight=weight)
+        assert score == pytest.approx(found.score(copies), rel=1e-4)
+
+    def test_empty_samples_are_ignored(self):
+        X = data(12)
+        empty = np.vstack([X, np.zeros((1, 22)), np.full((1, 22), np.nan)])
+        found, plain = (CoupledWassersteinNMF(2, **FAST).fit(Z) for Z in (empty, X))
+        assert np.array_equal(found.components_, plain.components_)
+        assert not found.transform(empty)[12:].any()
+
+    @pytest.mark.parametrize("large", [False, True])
+    def test_sparse_matrix(self, monkeypatch, large):
+        X = np.where(data(12) < 0.03, 0.0, data(12))
+        X[2, 16:] = 0.0  # which the second data set lacks
+        weight = np.linspace(0.5, 2.0, 12)
+        options = {**FAST, "costs": ["cosine", "sqeuclidean"], "tol": 1e-5}
+        dense = CoupledWassersteinNMF(2, **options).fit(X, sample_weight=weight)
+        coefficients, score = dense.transform(X), dense.score(X, sample_weight=weight)
+        Z = sparse.csc_matrix(X)
+        if large:
+            set_thresholds(monkeypatch, chunk_entries=5 * 22, chunk_batches=1)
+            sizes = sizes_made_dense(monkeypatch)
+        found = CoupledWassersteinNMF(2, **options).fit(Z, sample_weight=weight)
+        assert found.score(Z, sample_weight=weight) == pytest.approx(score, rel=1e-2)
+        np.testing.assert_allclose(found.transform(Z).sum(axis=1), coefficients.sum(axis=1))
+        if not large:
+            assert np.array_equal(found.components_, dense.components_)
+            return
+        # Chunks of five samples, and the Gram matrix of the first data set.
+        assert {shape for shape in sizes if shape[0] > 5} == {(16, 16)}
+        objectives = [model.fit_.objective for model in (found, dense)]
+        assert objectives[0] == pytest.approx(objectives[1], rel=1e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,18 @@ def mean_coefficients(first: Array, constraint: Constraint, sums: Sums = ALONE) 
     total = sums.array(xp.sum(first, axis=0, keepdims=True))
     (count,) = sums.numbers(float(first.shape[0]))
     return total / max(count, 1.0) if constraint in (None, "rows") else 0.0 * total
+
+
+def with_absent(fit: Any, present: Present, mean: Array) -> Any:
+    """A `Factorisation` with rows for all samples: ``mean``, (1, r), for those that it lacks."""
+    xp = array_namespace(fit.dual)
+    zeros = xp.zeros_like(xp.sum(fit.dual, axis=0, keepdims=True))
+    return replace(
+        fit,
+        factors=[present.spread(fit.factors[0], mean), *fit.factors[1:]],
+        dual=present.spread(fit.dual, zeros),
+        shape=present.shape,
+    )
 
 
 def present_samples(mask: Any, X: Any, loss: object, *, shared: bool = False) -> Present | None:

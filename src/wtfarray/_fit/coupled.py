@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, TypedDict, Unpack, cast
 
@@ -28,8 +29,13 @@ from wtfarray._arrays.validation import (
     positive_integer,
     sequence_of_arrays,
 )
-from wtfarray._fit.coupled_chunks import sources_of
-from wtfarray._fit.coupled_result import CoupledFactorisation, sequence_of
+from wtfarray._fit.coupled_chunks import sources_of, without_absent
+from wtfarray._fit.coupled_result import (
+    CoupledFactorisation,
+    blocks_of,
+    sequence_of,
+    with_absent_samples,
+)
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
     Source,
@@ -130,17 +136,17 @@ def coupled(
     comm, interrupts = team_of(options.get("comm")), Interrupts()
     if comm is None:
         known_options("coupled", options, known)
-        best = _run(X, rank, losses, weights, mask, options)
+        best = fit_coupled(X, rank, losses, weights, mask, options)
     else:
         with interrupts.held(), failing_together(comm):
             known_options("coupled", options, known)  # tells the others if it fails
-            best = _run(X, rank, losses, weights, mask, options, comm, interrupts)
+            best = fit_coupled(X, rank, losses, weights, mask, options, comm, interrupts)
     if not best.converged and (comm is None or comm.rank == 0):
         warnings.warn(f"coupled: {best.message}", stacklevel=2)
     return best
 
 
-def _run(
+def fit_coupled(
     X: Sequence[Array],
     rank: int,
     losses: Sequence[Loss],
@@ -149,27 +155,43 @@ def _run(
     options: CoupledOptions,
     comm: Communicator | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    *,
+    weights_entropy: bool = False,
 ) -> CoupledFactorisation:
-    """Check the arguments and fit; an error of all processes is an `AgreedError`."""
+    """
+    Check the arguments and fit; an error of all processes is an `AgreedError`.
+
+    With ``weights_entropy``, ``sample_weight`` weights the entropies of the coefficients as well.
+    """
     sums = Sums(comm)
     sources, axes, sample_weight = sums.agree(
         lambda: _checked(X, losses, weights, mask, options, shared=sums.shared)
     )
-    shards = WHOLE
-    if comm is not None:
+    shards, present = WHOLE, None
+    if comm is None:
+        sources, present = without_absent(sources)
+    else:
         same = ("rho", "constraints", "fixed")
         check_same(sums, {"rank": rank, **{name: options.get(name) for name in same}})
         sources, shards = shared_sources(sources, sample_weight, comm, interrupted)
+    if present is not None:
+        sample_weight = present.take(sample_weight)
+        init = options.get("init")
+        init = blocks_of(init) if isinstance(init, CoupledFactorisation) else init
+        options = {**options, "init": present.of_init(init)}
     try:
         spec = _specified(sources, rank, options, sample_weight, shards)
     except Exception as error:  # noqa: BLE001 -- the same on every rank, as the arguments are
         raise refusal(sums, error) from None
+    if weights_entropy and sample_weight is not None:
+        spec = replace(spec, rho=(spec.rho[0] * sample_weight[:, None], *spec.rho[1:]))
     starts = sums.agree(lambda: _starts(options))
     rng = shared_generator(options.get("rng"), sums)
     given = cast("FitOptions", {**options, "init": _init(spec, options.get("init"), rng)})
     checked = solver_options(spec, given)
     solution = best_of(starts, spec, checked, rng)
-    return CoupledFactorisation.of(solution, axes, checked.batch)
+    fit = CoupledFactorisation.of(solution, axes, checked.batch)
+    return fit if present is None else with_absent_samples(fit, present)
 
 
 def _checked(
@@ -249,7 +271,7 @@ def _init(spec: CoupledSpecification, init: Any, rng: np.random.Generator) -> ob
     """The initialisation for blocks side by side: given factors, normalised, or a name."""
     xp = array_namespace(spec.like)
     if isinstance(init, CoupledFactorisation):
-        init = [init.coefficients, *(fit.factors[1] for fit in init.fits)]
+        init = blocks_of(init)
     elif isinstance(init, str) and init == "nnsvd":
         if spec.summary is not None:
             msg = "init is 'nnsvd', which needs X in memory: expected 'kl', 'random' or factors"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_numpy_array
+from array_api_compat import array_namespace, is_numpy_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays.masks import as_mask
@@ -16,6 +16,7 @@ from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import chunk_size
+from wtfarray._fit.absent_samples import Present
 from wtfarray._fit.coupled_specification import Source, checked_sources
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
@@ -34,6 +35,24 @@ def sources_of(
         return _chunked_sources(Xs, losses, weights, masks)
     dense = [X[0 : X.shape[0]] if isinstance(X, SparseSamples) else X for X in Xs]
     return checked_sources(dense, losses, weights, masks, shared=shared)
+
+
+def without_absent(sources: tuple[Source, ...]) -> tuple[tuple[Source, ...], Present | None]:
+    """The data sets without the samples of which nothing was observed in any of them."""
+    known = [source.samples() for source in sources]
+    if any(rows is None for rows in known) or sources[0].summary is not None:
+        return sources, None
+    rows = np.unique(np.concatenate([rows for rows in known if rows is not None]))
+    shape = tuple(sources[0].X.shape)
+    if rows.size == shape[0]:
+        return sources, None
+    present = Present(rows, shape)
+    found = []
+    for source in sources:
+        mask = present.take(source.mask)
+        mask = None if bool(array_namespace(mask).all(mask)) else mask
+        found.append(replace(source, X=present.take(source.X), mask=mask))
+    return tuple(found), present
 
 
 def _chunk(Xs: Sequence[Array]) -> int:

@@ -17,10 +17,13 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.stored import like as like_of
+from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array, Device, Namespace
 from wtfarray._arrays.validation import follow, positive_integer, positive_number
-from wtfarray._fit.coupled_chunks import sources_of
+from wtfarray._fit.absent_samples import Present, mean_coefficients, with_absent
+from wtfarray._fit.coupled_chunks import sources_of, without_absent
 from wtfarray._fit.coupled_specification import (
     CoupledSpecification,
     specify_coupled,
@@ -153,10 +156,14 @@ class CoupledFactorisation:
         array (n, r)
             Coefficients of the new samples.
         """
-        found = self._project(X, tol, max_iter, mask, progress=progress)
+        found, present = self._project(X, tol, max_iter, mask, progress=progress)
         if not found.converged:
             warnings.warn(f"project: {found.message}", stacklevel=2)
-        return found.blocks[0]
+        rows = found.blocks[0]
+        if present is None:
+            return rows
+        mean = mean_coefficients(self.coefficients, self.fits[0].constraints[0])
+        return present.spread(rows, asarray_like(to_host(mean), rows))
 
     def _project(
         self,
@@ -166,7 +173,7 @@ class CoupledFactorisation:
         mask: Sequence[Array | None] | None,
         *,
         progress: bool,
-    ) -> FitSolution:
+    ) -> tuple[FitSolution, Present | None]:
         if not isinstance(X, Sequence) or len(X) != len(self.fits):
             msg = f"X is a {type(X).__name__}: expected a list of {len(self.fits)} arrays or None"
             raise ValueError(msg)
@@ -194,6 +201,7 @@ class CoupledFactorisation:
             [self.weights[k] for k in given],
             [seen for seen, _ in masks],
         )
+        sources, present = without_absent(sources)
         like = like_of(sources[0].X)
         xp = array_namespace(like)
         atoms = [follow("the fit", fit.factors[1], xp, like.dtype, device_of(like)) for fit in fits]
@@ -216,7 +224,7 @@ class CoupledFactorisation:
             max_iter=positive_integer("max_iter", max_iter),
             progress=progress,
         )
-        return solve(spec, options, np.random.default_rng(0))
+        return solve(spec, options, np.random.default_rng(0)), present
 
     def save(self, path: str | os.PathLike[str], /) -> None:
         """
@@ -314,6 +322,22 @@ class CoupledFactorisation:
             )
             archive.finish()
         return found
+
+
+def blocks_of(fit: CoupledFactorisation) -> list[Array]:
+    """The coefficients, then the atoms of each data set."""
+    return [fit.coefficients, *(part.factors[1] for part in fit.fits)]
+
+
+def with_absent_samples(fit: CoupledFactorisation, present: Present) -> CoupledFactorisation:
+    """The fit with mean coefficients for samples of which nothing was observed."""
+    mean = mean_coefficients(fit.coefficients, fit.fits[0].constraints[0])
+    fits = [
+        with_absent(part, replace(present, shape=(present.shape[0], *part.shape[1:])), mean)
+        for part in fit.fits
+    ]
+    first = fits[0].factors[0]
+    return replace(fit, fits=[replace(part, factors=[first, *part.factors[1:]]) for part in fits])
 
 
 def sequence_of(name: str, given: object, count: int, entry: str) -> None:

@@ -14,7 +14,7 @@ from wtfarray._arrays.stored import is_larger_than_a_chunk
 from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import known_options, positive_integer
-from wtfarray._fit.absent_samples import mean_coefficients, present_samples
+from wtfarray._fit.absent_samples import mean_coefficients, present_samples, with_absent
 from wtfarray._fit.default_rho import DUAL_SHARE, ENTROPY_SHARE
 from wtfarray._fit.options import FitOptions, solver_options
 from wtfarray._fit.restarts import best_of
@@ -286,7 +286,7 @@ def fit_model(
     fit = Factorisation.of(best_of(starts, spec, options, rng))
     if sums.any(present is not None):
         mean = mean_coefficients(fit.factors[0], fit.constraints[0], sums)
-        fit = fit if present is None else fit.with_absent(present, mean)
+        fit = fit if present is None else with_absent(fit, present, mean)
     return replace(fit, axes=axes)
 
 

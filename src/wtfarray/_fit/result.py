@@ -42,7 +42,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._fit.absent_samples import Present, mean_coefficients, present_samples
+from wtfarray._fit.absent_samples import mean_coefficients, present_samples, with_absent
 from wtfarray._fit.chunked_projection import is_separable, project_chunks, stored_or_read
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.export import dataset, factor_frame
@@ -425,19 +425,8 @@ class Factorisation:
         )
         if present is not None:
             mean = mean_coefficients(self.factors[0], self.constraints[0])
-            projected = projected.with_absent(present, asarray_like(to_host(mean), data))
+            projected = with_absent(projected, present, asarray_like(to_host(mean), data))
         return projected, advice
-
-    def with_absent(self, present: Present, mean: Array) -> Factorisation:
-        """The fit with rows for all samples: ``mean``, (1, r), for those of which it has none."""
-        xp = array_namespace(self.dual)
-        zeros = xp.zeros_like(xp.sum(self.dual, axis=0, keepdims=True))
-        return replace(
-            self,
-            factors=[present.spread(self.factors[0], mean), *self.factors[1:]],
-            dual=present.spread(self.dual, zeros),
-            shape=present.shape,
-        )
 
     def _checked(
         self, X: Array, mask: Array | None, *, shared: bool

@@ -14,12 +14,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from wtfarray._arrays.sparse import SparseSamples, divided_rows, is_sparse, to_csr, to_dense
+from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer, positive_number
-from wtfarray._fit.coupled import coupled
+from wtfarray._fit.coupled import CoupledOptions, fit_coupled
 from wtfarray._losses.value import wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray.sklearn._costs import Cost, transport_loss
-from wtfarray.sklearn._samples import Samples, observed_samples, refuse_negative
+from wtfarray.sklearn._samples import (
+    Samples,
+    groups_of_equal,
+    observed_samples,
+    refuse_negative,
+    sample_weights,
+    with_weights,
+)
+from wtfarray.sklearn._sparse import dense_parts, is_large, refuse_missing
 
 Real = NDArray[Any]
 
@@ -51,7 +61,7 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     components_ : array (n_components, n_features)
         The components, each of mass one in every data set.
     fit_ : wtfarray.CoupledFactorisation
-        The fit, with objective, duality gap and history.
+        The fit to the distinct samples, with objective, duality gap and history.
     losses_ : list of wtfarray.Wasserstein
         The losses, with costs scaled to mean one.
     n_iter_ : int
@@ -105,53 +115,68 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Real, y: object = None) -> Self:
+    def fit(self, X: Real, y: object = None, sample_weight: Array | None = None) -> Self:
         """
         Learn the components.
 
         Parameters
         ----------
-        X : array (n_samples, n_features)
-            Non-negative samples, NaN where nothing was observed.
+        X : array or sparse matrix (n_samples, n_features)
+            Non-negative samples, NaN where nothing was observed. Samples of which nothing was
+            observed are ignored. A large sparse matrix is never made dense as a whole.
         y : ignored
             Present for compatibility with scikit-learn.
+        sample_weight : array (n_samples,), optional
+            A weight of two is equivalent to repeating the sample.
 
         Returns
         -------
         self
         """
         del y
-        data, masks, free = self._split(self._validated(X, reset=True))
+        X = self._validated(X, reset=True)
+        weights = sample_weights(sample_weight, X.shape[0])
+        weights = np.where(_masses(X) > 0, weights, 0.0)
+        if not weights.any():
+            msg = "X has no sample of positive mass and weight: expected at least one"
+            raise ValueError(msg)
+        data, masks, free, scaled = self._distinct(X, weights)
         n, rank = data[0].shape[0], positive_integer("n_components", self.n_components)
         costs = ["sqeuclidean"] * len(data) if self.costs is None else list(self.costs)
         if len(costs) != len(data):
             msg = f"costs has {len(costs)} entries: expected {len(data)}, one per data set"
             raise ValueError(msg)
         self.losses_ = [
-            transport_loss(cost, self.eps, self.lam, (part.shape[1],), Samples(part, None, n, mask))
+            transport_loss(
+                cost,
+                self.eps,
+                self.lam,
+                (part.shape[1],),
+                _samples(part, mask, scaled),
+            )
             for cost, part, mask in zip(costs, data, masks, strict=True)
         ]
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         atoms = positive_number("rho_atoms", self.rho_atoms) * n / rank
         columns: Constraint = "columns"
         first: Constraint = None if free.any() else "rows"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "coupled: ", UserWarning)  # given below
-            self.fit_ = coupled(
-                data,
-                rank,
-                self.losses_,
-                weights=self.weights,
-                mask=masks,
-                rho=(positive_number("rho_coefs", self.rho_coefs), *[atoms] * len(data)),
-                constraints=(first, *[columns] * len(data)),
-                init=self.init,
-                n_init=self.n_init,
-                rng=seed,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                progress=bool(self.verbose),
-            )
+        rho = positive_number("rho_coefs", self.rho_coefs)
+        options: CoupledOptions = {
+            "rho": (rho, *[atoms] * len(data)),
+            "constraints": (first, *[columns] * len(data)),
+            "init": self.init,
+            "n_init": self.n_init,
+            "rng": seed,
+            "tol": self.tol,
+            "max_iter": self.max_iter,
+            "progress": bool(self.verbose),
+            "sample_weight": scaled,
+        }
+        found = fit_coupled(
+            data, rank, self.losses_, self.weights, masks, options, weights_entropy=True
+        )
+        fits = [replace(fit, rho=(rho, fit.rho[1])) for fit in found.fits]
+        self.fit_ = replace(found, fits=fits)
         if not self.fit_.converged:
             message = f"{type(self).__name__}: {self.fit_.message}"
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
@@ -175,7 +200,8 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             zeros.
         """
         check_is_fitted(self, "components_")
-        return self._coefficients(*self._split(self._validated(X, reset=False)))
+        parts = dense_parts(self._validated(X, reset=False))
+        return np.concatenate([self._coefficients(*self._split(part)) for part in parts])
 
     def inverse_transform(self, X: Real) -> Real:
         """
@@ -199,7 +225,7 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         found: Real = X @ self.components_
         return found
 
-    def score(self, X: Real, y: object = None) -> float:
+    def score(self, X: Real, y: object = None, sample_weight: Array | None = None) -> float:
         """
         Minus the weighted mean loss of samples after projection onto the components; at most 0.
 
@@ -209,6 +235,8 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             Non-negative samples, NaN where nothing was observed.
         y : ignored
             Present for compatibility with scikit-learn.
+        sample_weight : array (n_samples,), optional
+            Weights of the mean.
 
         Returns
         -------
@@ -217,21 +245,36 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         del y
         check_is_fitted(self, "components_")
-        data, masks, free = self._split(self._validated(X, reset=False))
+        X = self._validated(X, reset=False)
+        weights = None if sample_weight is None else sample_weights(sample_weight, X.shape[0])
+        total, first = 0.0, 0
+        for part in dense_parts(X):
+            rows = slice(first, first + part.shape[0])
+            total += self._excess(part, None if weights is None else weights[rows])
+            first = rows.stop
+        return -max(float(total / (X.shape[0] if weights is None else weights.sum())), 0.0)
+
+    def _excess(self, X: Real, weights: NDArray[np.float64] | None) -> float:
+        """The weighted sum of the losses of samples, above their minima."""
+        data, masks, free = self._split(X)
         model = self.inverse_transform(self._coefficients(data, masks, free))
         total, start = 0.0, 0
         parts = zip(data, masks, self.losses_, self.fit_.weights, strict=True)
         for part, mask, loss, weight in parts:
             filled = part.sum(axis=1) > 0
-            Y = model[filled, start : start + part.shape[1]]
+            if weights is not None:
+                filled &= weights > 0
+            seen = None if mask is None else mask[filled]
+            Z, Y = part[filled], model[filled, start : start + part.shape[1]]
             start += part.shape[1]
             if not filled.any():
                 continue
-            seen = None if mask is None else mask[filled]
-            bound = loss.bind(part[filled], seen)
+            if weights is not None:  # the excess is homogeneous: they multiply the masses
+                Z, Y = (array * weights[filled, None].astype(Z.dtype) for array in (Z, Y))
+            bound = loss.bind(Z, seen)
             least = bound.safe_conjugate(np.zeros_like(bound.data))[0].sum()
-            total += weight * float(wasserstein(part[filled], Y, loss, mask=seen).value + least)
-        return -max(float(total / data[0].shape[0]), 0.0)
+            total += weight * float(wasserstein(Z, Y, loss, mask=seen).value + least)
+        return total
 
     def _coefficients(
         self, data: list[Real], masks: list[Real | None], free: NDArray[np.bool_]
@@ -258,6 +301,27 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 warnings.warn(message, ConvergenceWarning, stacklevel=3)
         return found
 
+    def _distinct(
+        self, X: Real, weights: NDArray[np.float64]
+    ) -> tuple[list[Real], list[Real | None], NDArray[np.bool_], Real | None]:
+        """The distinct samples of positive weight as `_split` returns them, with their weights."""
+        if is_sparse(X):
+            kept = np.flatnonzero(weights)
+            rest = weights[kept] / weights[kept].mean()
+            even = bool(np.all(rest == rest[0]))
+            return *self._split(X[kept]), None if even else rest.astype(X.dtype)
+        data, masks, free = self._split(X)
+        marked = [
+            part if mask is None else np.where(mask, part, -1.0).astype(part.dtype)
+            for part, mask in zip(data, masks, strict=True)
+        ]
+        order, new = groups_of_equal(np.hstack(marked), weights)
+        first, scaled, _ = with_weights(new, weights[order], X.dtype)
+        rows = order[first]
+        few = [None if mask is None else mask[rows] for mask in masks]
+        few = [None if mask is None or mask.all() else mask for mask in few]
+        return [part[rows] for part in data], few, free[rows], scaled
+
     def _split(self, X: Real) -> tuple[list[Real], list[Real | None], NDArray[np.bool_]]:
         """The data sets, of mass one, their masks, and which samples lack some entries of one."""
         sizes = [X.shape[1]] if self.blocks is None else list(self.blocks)
@@ -266,7 +330,13 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             msg = f"blocks is {self.blocks}: expected numbers whose sum is {X.shape[1]}, that of X"
             raise ValueError(msg)
         data, masks, free = [], [], np.zeros(X.shape[0], dtype=bool)
-        for part in np.split(X, np.cumsum(sizes)[:-1], axis=1):
+        ends = np.cumsum(sizes)
+        for part in (X[:, end - size : end] for end, size in zip(ends, sizes, strict=True)):
+            if is_sparse(part):
+                mass = _masses(part)
+                data.append(divided_rows(part, np.where(mass > 0, mass, 1.0)))
+                masks.append(None if (mass > 0).all() else (mass > 0)[:, None])
+                continue
             values, mask = observed_samples(part)
             mass = values.sum(axis=1, keepdims=True)
             mask = np.ones(part.shape, dtype=bool) if mask is None else mask
@@ -284,11 +354,12 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             reset=reset,
             dtype=kinds,
             ensure_all_finite="allow-nan",
+            accept_sparse="csr",
         )
         refuse_negative(found, type(self).__name__)
-        if reset and not np.nansum(found) > 0:
-            msg = "X has no sample of positive mass: expected at least one"
-            raise ValueError(msg)
+        if is_sparse(found):
+            found = to_csr(found) if is_large(found) else to_dense(found)
+            refuse_missing("X", found)
         return found
 
     @property
@@ -300,5 +371,23 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _masses(X: Real) -> NDArray[np.float64]:
+    """The mass of what was observed of each sample, (n,)."""
+    if is_sparse(X):
+        return np.asarray(X @ np.ones(X.shape[1]), dtype=np.float64)
+    return np.asarray(np.nansum(X, axis=1), dtype=np.float64)
+
+
+def _samples(part: Real, mask: Real | None, weights: NDArray[np.float64] | None) -> Samples:
+    """The samples of a data set from which its cost may be computed."""
+    if not is_sparse(part):
+        scaled = None if weights is None else weights.astype(part.dtype)
+        return Samples(part, scaled, part.shape[0], mask)
+    filled = np.flatnonzero(_masses(part))
+    few = None if weights is None else weights[filled]
+    return Samples(SparseSamples(part[filled]), few, filled.size)

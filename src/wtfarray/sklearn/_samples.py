@@ -116,19 +116,9 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
     if not np.any(weights > 0):
         msg = "X has no sample of positive mass and weight: expected at least one"
         raise ValueError(msg)
-    # Equal samples have equal keys; other samples almost never do.
-    key = np.random.default_rng(0).uniform(1.0, 2.0, tuple(X.shape[1:]))
     marked = X if mask is None else xp.where(mask, X, -xp.ones_like(X))
-    key = xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]
-    keys = to_host(per_sample(marked * key))
-    order = np.argsort(keys, kind="stable")
-    order = order[weights[order] > 0]
-    marked = rows(marked, order)
-    X = marked if mask is None else rows(X, order)
-    new = np.ones(order.size, dtype=bool)
-    if order.size > 1:
-        equal = xp.all(marked[1:, ...] == marked[:-1, ...], axis=tuple(range(1, X.ndim)))
-        new[1:] = to_host(xp.astype(equal, X.dtype)) == 0
+    order, new = groups_of_equal(marked, weights)
+    X = rows(X, order)
     kept, scaled, total = with_weights(new, weights[order], np.float64)
     return Samples(
         rows(X, kept),
@@ -136,6 +126,29 @@ def distinct_samples(X: Array, sample_weight: object) -> Samples:
         total,
         None if mask is None else rows(mask, order[kept]),
     )
+
+
+def groups_of_equal(
+    X: Array, weights: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """
+    An order of the samples of positive weight in which equal ones are neighbours.
+
+    It does not depend on their order in X. The second array is True where another sample begins.
+    """
+    xp = array_namespace(X)
+    # Equal samples have equal keys; other samples almost never do.
+    key = np.random.default_rng(0).uniform(1.0, 2.0, tuple(X.shape[1:]))
+    key = xp.asarray(key, dtype=X.dtype, device=device_of(X))[None, ...]
+    keys = to_host(per_sample(X * key))
+    order = np.argsort(keys, kind="stable")
+    order = order[weights[order] > 0]
+    X = rows(X, order)
+    new = np.ones(order.size, dtype=bool)
+    if order.size > 1:
+        equal = xp.all(X[1:, ...] == X[:-1, ...], axis=tuple(range(1, X.ndim)))
+        new[1:] = to_host(xp.astype(equal, X.dtype)) == 0
+    return order, new
 
 
 def with_weights(

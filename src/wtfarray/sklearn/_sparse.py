@@ -47,15 +47,20 @@ def _chunk(X: Any) -> int:
     return min(n, chunk_size(n, math.prod(X.shape)))
 
 
-def distinct_sparse_samples(X: Any, sample_weight: object) -> Samples:
-    """As `distinct_samples` for a large sparse matrix (n, m), whose rows stay sparse."""
-    missing = int(np.isnan(X.data).sum())
+def refuse_missing(name: str, X: Any) -> None:
+    """Refuse NaN in a sparse matrix that is too large to be made dense."""
+    missing = int(np.isnan(X.data).sum()) if is_sparse(X) else 0
     if missing:
         msg = (
-            f"X is a sparse matrix with {missing} entries of NaN, and too large to be made dense: "
-            "expected no missing entries, or a dense array"
+            f"{name} is a sparse matrix with {missing} entries of NaN, and too large to be made "
+            "dense: expected no missing entries, or a dense array"
         )
         raise ValueError(msg)
+
+
+def distinct_sparse_samples(X: Any, sample_weight: object) -> Samples:
+    """As `distinct_samples` for a large sparse matrix (n, m), whose rows stay sparse."""
+    refuse_missing("X", X)
     refuse_bad_entries("X", X)
     weights, X = sample_weights(sample_weight, X.shape[0]), to_csr(X)
     mass = np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1)
