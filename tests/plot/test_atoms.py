@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import numpy_only, random_fit, to_numpy
+from helpers import numpy_only, random_fit, sizes_made_dense, to_numpy
 from pictures import SHAPE, closed, covers_data, data, labelled, picture
 
 import wtfarray as wtf
@@ -162,6 +162,29 @@ class TestReconstruction:
             plot.reconstruction(fit, data((2, 9)), samples=(7,))
         with pytest.raises(ValueError, match=r"X has shape \(3, 9\): expected \(2, 9\)"):
             plot.reconstruction(fit, data((3, 9)))
+
+    @numpy_only
+    def test_missing_entries_are_left_blank(self, array):
+        X, fit = data(), random_fit(array, "cp", SHAPE, 2)
+        X[0, 1] = np.nan
+        whole, gaps = (
+            np.ma.filled(picture(plot.reconstruction(fit, Z)), -1.0) for Z in (data(), X)
+        )
+        finite = np.isfinite(gaps)
+        assert finite.sum() < np.isfinite(whole).sum()
+        assert finite.any()
+        X, fit = data((6, 9)), random_fit(array, "nmf", (6, 9), 2)
+        X[:, 4] = np.nan
+        limits = plot.reconstruction(fit, X).get_ylim()
+        assert np.isfinite(limits).all()
+
+    @numpy_only
+    def test_sparse_data(self, array, monkeypatch):
+        sparse = pytest.importorskip("scipy.sparse")
+        X, fit = data((6, 9)), random_fit(array, "nmf", (6, 9), 2)
+        sizes = sizes_made_dense(monkeypatch)
+        plot.reconstruction(fit, sparse.csr_array(X), samples=(4, 1))
+        assert set(sizes) == {(1, 9)}
 
     @numpy_only
     def test_samples_are_named(self):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import axis_index, check_shape, common_namespace, instance_of
 from wtfarray._fit.result import Factorisation
@@ -162,7 +163,7 @@ def reconstruction(
     fit : Factorisation
         A fit to data with two or three modes, counted after the features have ``shape``.
     X : array
-        The fitted data.
+        The fitted data; NaN, where nothing was observed, is left blank.
     samples : sequence of int
         Indices along the first mode; those that are out of range are ignored.
     shape : sequence of int, optional
@@ -188,27 +189,30 @@ def reconstruction(
     'sample'
     """
     instance_of("fit", fit, Factorisation, "a Factorisation")
-    X, _ = without_labels("X", X)
-    common_namespace(X=X)
+    X, _ = without_labels("X", X, in_chunks=True)
+    if not isinstance(X, SparseSamples):
+        common_namespace(X=X)
     check_shape("X", X, fit.shape)
     chosen = [axis_index("samples", i, X.shape[0]) for i in samples if i < X.shape[0]]
     if not chosen:
         msg = f"samples is {tuple(samples)}: expected indices below {X.shape[0]}"
         raise ValueError(msg)
     atom, modes = _atoms_of(fit, None, shape)
-    data = np.stack([to_host(X[i, ...]).reshape(atom.shape[1:]) for i in chosen])
+    data = np.stack([to_host(_sample(X, i)).reshape(atom.shape[1:]) for i in chosen])
+    seen = np.nan_to_num(data)  # missing entries are left blank
     labels = fit.axis(0).values
     sample_names = [str(i if labels is None else labels[i]) for i in chosen]
     model = np.tensordot(to_host(fit.factors[0])[chosen], atom, axes=1)
     if data.ndim == 3:
-        largest = np.maximum(data.max((1, 2)), model.max((1, 2)))[:, None, None]
+        largest = np.maximum(seen.max((1, 2)), model.max((1, 2)))[:, None, None]
+        largest = np.where(largest > 0, largest, 1.0)
         images = np.concatenate([data / largest, model / largest])
         names = [f"{kind} {name}" for kind in ("data", "model") for name in sample_names]
         label = "share of the largest"
         return draw_mosaic(images, len(chosen), _titles(fit, modes), label, ax, names)
     ax = new_axes(ax)
     place, label, names = mode_axis(fit.axis(modes[0]), modes[0], data.shape[1])
-    step = 1.1 * max(data.max(), model.max())
+    step = 1.1 * max(seen.max(), model.max())
     for j, (x, y) in enumerate(zip(data, model, strict=True)):
         base = -j * step
         ax.fill_between(place, base, base + x, color="0.75", linewidth=0, label="data")
@@ -218,6 +222,11 @@ def reconstruction(
     ax.set_ylabel(fit.axis(0).title or "sample")
     legend_above(ax, *(entry[:2] for entry in ax.get_legend_handles_labels()))
     return tidy(ax)
+
+
+def _sample(X: Array, i: int) -> Array:
+    """One sample, dense."""
+    return X[i : i + 1] if isinstance(X, SparseSamples) else X[i, ...]
 
 
 def _atoms_of(
