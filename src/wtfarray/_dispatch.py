@@ -105,6 +105,12 @@ class Thresholds:
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
     escape_tol: float = 1e-4
     """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
+    refine_tol: float = 1e-5
+    """Up to this tolerance a fit that has converged is continued if its model is close to X:"""
+    refine_entries: int = 2**16
+    """by as many steps again, and up to this size of X, where steps take little time,"""
+    refine_steps: int = 100
+    """by this number of steps if it is larger."""
     small_entries: int = 2**10
     """Up to this size of X the work of a fit is limited: it takes some 4 seconds at most,"""
     small_work: int = 60_000
@@ -281,6 +287,14 @@ def tries_to_escape(entries: int, free_blocks: int, tol: float) -> bool:
     """Whether a fit may have a saddle point, and is small enough to look for a way out."""
     small = entries <= THRESHOLDS.escape_entries
     return small and free_blocks > 1 and tol <= THRESHOLDS.escape_tol
+
+
+def refinement_steps(entries: int, free_blocks: int, n_iter: int, tol: float) -> int:
+    """Number of steps by which a fit that has converged to ``tol`` may be continued."""
+    if tol > THRESHOLDS.refine_tol or free_blocks == 1:
+        return 0
+    least = THRESHOLDS.refine_steps if entries <= THRESHOLDS.refine_entries else 0
+    return max(n_iter, least)
 
 
 def most_work(entries: int) -> float:

@@ -1,5 +1,7 @@
 """L-BFGS, then prox-linear steps: which problems and which ends they follow."""
 
+import warnings
+
 import numpy as np
 import pytest
 from helpers import numpy_only, set_thresholds
@@ -43,7 +45,7 @@ class TestProxLinearSteps:
 
         def minimise(objective, x, levels, *, tol, **_):
             calls["tol"] = tol
-            return Minimised(x + 1.0, calls["ends"], 1, 1, None)
+            return Minimised(x + 1.0, calls["ends"], 1, 1, None, None)
 
         def alternate(objective, term, x, *, tol, **_):
             calls["alternate"] += 1
@@ -53,7 +55,7 @@ class TestProxLinearSteps:
 
         monkeypatch.setattr(joint, "minimise", minimise)
         monkeypatch.setattr(joint, "alternate", alternate)
-        set_thresholds(monkeypatch, escape_entries=0)
+        set_thresholds(monkeypatch, escape_entries=0, refine_tol=0.0)
         return calls
 
     @pytest.mark.parametrize("reason", StopReason)
@@ -85,6 +87,69 @@ class TestProxLinearSteps:
         objective, x = start(np.asarray, DISTANT)
         calls["then"] = StopReason.CALLBACK
         assert solve(objective, x)[1] is StopReason.CALLBACK
+
+
+def bilinear(noise=1e-3):
+    """Samples of two overlapping bumps with a little noise, (12, 16), and their concentrations."""
+    rng = np.random.default_rng(0)
+    bumps = np.exp(-(((np.arange(16.0)[:, None] - [5.0, 10.0]) / 3.0) ** 2))
+    amounts = rng.gamma(2.0, size=(12, 2))
+    return amounts @ (bumps / bumps.sum(axis=0)).T * rng.uniform(1 - noise, 1 + noise, (12, 16))
+
+
+@numpy_only
+class TestRefinement:
+    """A model close to the data: the objective is nearly the smallest possible loss."""
+
+    LOSS = wtf.Wasserstein(wtf.grid_cost(16), eps=0.1, lam=10.0)
+
+    @staticmethod
+    def fit(X, loss, monkeypatch, limit, **options):
+        set_thresholds(monkeypatch, refine_tol=limit, escape_entries=0)
+        return wtf.nmf(X, 2, loss, rng=0, **options)
+
+    def test_decreases_the_excess_and_stays_converged(self, monkeypatch):
+        X = bilinear()
+        rough, fine = (self.fit(X, self.LOSS, monkeypatch, limit) for limit in (0.0, 1e-5))
+        least = -float(self.LOSS.conjugate(X, np.zeros_like(X))[0].sum())
+        assert fine.converged
+        assert rough.n_iter < fine.n_iter <= rough.n_iter + 100
+        assert fine.objective - least < 0.9 * (rough.objective - least)
+        assert [r.objective for r in fine.history[: rough.n_iter]] == [
+            r.objective for r in rough.history[: rough.n_iter]
+        ]
+
+    @pytest.mark.parametrize("options", [{"tol": 1e-4}, {"tol": 1e-9}, {"max_iter": 3}])
+    def test_not_with_another_tolerance_nor_beyond_max_iter(self, monkeypatch, options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            one, two = (
+                self.fit(bilinear(), self.LOSS, monkeypatch, limit, **options)
+                for limit in (0.0, 1e-5)
+            )
+        assert one.n_iter == two.n_iter
+        assert one.objective == two.objective
+
+    @pytest.mark.parametrize("loss", [wtf.Frobenius(), wtf.KullbackLeibler()])
+    def test_other_losses_are_their_own_excess(self, monkeypatch, loss):
+        one, two = (self.fit(bilinear(), loss, monkeypatch, limit) for limit in (0.0, 1e-5))
+        assert one.n_iter == two.n_iter
+
+    def test_data_far_from_the_model_are_left_as_they_are(self, monkeypatch):
+        X = np.random.default_rng(0).gamma(0.2, size=(12, 16))
+        loss = wtf.Wasserstein(wtf.grid_cost(16), eps=0.01, lam=1.0)
+        one, two = (self.fit(X, loss, monkeypatch, limit) for limit in (0.0, 1e-5))
+        assert one.n_iter == two.n_iter
+
+    def test_callback_ends_it(self, monkeypatch):
+        plain = self.fit(bilinear(), self.LOSS, monkeypatch, 0.0)
+        last = plain.n_iter + 2
+        with pytest.warns(UserWarning, match="callback"):
+            fit = self.fit(
+                *(bilinear(), self.LOSS, monkeypatch, 1e-5), callback=lambda s: s.n_iter == last
+            )
+        assert fit.n_iter == last
+        assert fit.stopped
 
 
 @numpy_only

@@ -80,7 +80,8 @@ def cp(
             L-BFGS over all blocks at once, the paper's block coordinate descent in the dual, or
             passes over small batches of very many samples.
         tol : float, default 1e-6
-            Tolerance on the relative decrease of the objective, at which the fit stops. For
+            Tolerance on the relative decrease of the objective, at which the fit stops; if the
+            model is close to X, on the decrease relative to what the loss exceeds its minimum. For
             "online", default 1e-2, the accuracy below which the result counts as converged.
         max_iter : int, default 300
             Largest number of iterations (of sweeps for "dual"; of passes for "online", default 1).

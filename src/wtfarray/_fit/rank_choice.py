@@ -18,6 +18,8 @@ LEAST_DECREASE = 3e-4
 """Decreases below this share of the largest are not told apart: they may be rounding or noise."""
 LEAST_RATIO = 2.0
 """No rank is suggested if the loss decreases more evenly than this."""
+FALLS_SHARE = 0.1
+"""The loss still falls at the largest rank if by this share of its fall at the suggested one."""
 
 
 def suggest_rank(
@@ -46,12 +48,7 @@ def suggest_rank(
     rank, ratio
         None if no rank stands out, or if there are too few ranks: the largest cannot be judged.
     """
-    if unstructured is not None:
-        ranks, losses = [0, *ranks], [unstructured, *losses]
-    losses = list(itertools.accumulate(losses, min))
-    decreases = [
-        (losses[k] - losses[k + 1]) / (ranks[k + 1] - ranks[k]) for k in range(len(ranks) - 1)
-    ]
+    ranks, decreases = _decreases(ranks, losses, unstructured)
     if len(decreases) < 2 or not max(decreases) > 0:
         return None
     least = LEAST_DECREASE * max(decreases)
@@ -61,6 +58,29 @@ def suggest_rank(
     if ratios[best] < LEAST_RATIO:
         return None
     return ranks[best + 1], ratios[best]
+
+
+def still_falls(
+    ranks: list[int], losses: list[float], unstructured: float | None, suggested: int
+) -> bool:
+    """
+    Whether the loss falls at the largest rank by a good part of what it fell at the suggested one.
+
+    A larger rank, which was not tried, might then be suggested instead.
+    """
+    ranks, decreases = _decreases(ranks, losses, unstructured)
+    return decreases[-1] >= FALLS_SHARE * decreases[ranks.index(suggested) - 1]
+
+
+def _decreases(
+    ranks: list[int], losses: list[float], unstructured: float | None
+) -> tuple[list[int], list[float]]:
+    """The ranks, with 0 if its loss is known, and the decrease per component between them."""
+    if unstructured is not None:
+        ranks, losses = [0, *ranks], [unstructured, *losses]
+    losses = list(itertools.accumulate(losses, min))
+    pairs = itertools.pairwise(zip(ranks, losses, strict=True))
+    return ranks, [(before - after) / (r - q) for (q, before), (r, after) in pairs]
 
 
 def core_consistency(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wtfarray._fit.rank_choice import suggest_rank
+from wtfarray._fit.rank_choice import still_falls, suggest_rank
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind
 
@@ -69,10 +69,25 @@ class RankScan:
 
     def _suggestion(self) -> tuple[int, float] | None:
         """The suggested rank, and the ratio of the decreases before and after it."""
-        if self.model == "tucker":
-            return None
+        return None if self.model == "tucker" else suggest_rank(*self._losses(), self.unstructured)
+
+    def _losses(self) -> tuple[list[int], list[float]]:
+        """The ranks and their losses."""
         ranks = [r.rank for r in self.records if isinstance(r.rank, int)]
-        return suggest_rank(ranks, [r.loss for r in self.records], self.unstructured)
+        return ranks, [r.loss for r in self.records]
+
+    def _reason(self) -> str:
+        """Why a rank is suggested, and whether a rank that was not tried might be instead."""
+        found, (ranks, losses) = self._suggestion(), self._losses()
+        untried = f"; rank {ranks[-1]} cannot be judged, larger ranks were not tried"
+        if found is None:
+            return f"none, no rank stands out{untried}"
+        rank, ratio = found
+        reason = (
+            f"{rank}, whose component lowers the loss {ratio:.0f} times as much as the next one"
+        )
+        falls = still_falls(ranks, losses, self.unstructured, rank)
+        return reason + untried if falls else reason
 
     def __repr__(self) -> str:
         """A table of the criteria, and the suggested rank with its reason."""
@@ -92,16 +107,9 @@ class RankScan:
             line += f"{r.seconds:>8.1f}s"
             line += " <- suggested" if found is not None and r.rank == found[0] else ""
             lines.append(line if r.converged else f"{line} (not all fits converged)")
-        if self.model != "tucker":
-            lines.append(f"suggested rank: {_reason(found)}")
+        if self.model != "tucker" and self.records:
+            lines.append(f"suggested rank: {self._reason()}")
         return "\n".join(lines)
-
-
-def _reason(found: tuple[int, float] | None) -> str:
-    if found is None:
-        return "none, no rank stands out (the largest one cannot be judged)"
-    rank, ratio = found
-    return f"{rank}, whose component lowers the loss {ratio:.0f} times as much as the next one"
 
 
 def _formatted(value: float | None, form: str) -> str:

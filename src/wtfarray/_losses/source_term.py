@@ -40,61 +40,61 @@ class SourceTerm:
         shape: tuple[int, ...],
         weight: float,
     ) -> None:
-        self._term = term
+        self.term = term
         self._columns = columns
         self._samples = samples
         self._shape = shape
-        self._weight = weight
+        self.weight = weight
 
     @property
     def state(self) -> Array:
         """The iterate of the inner problem."""
-        return self._term.state
+        return self.term.state
 
     @state.setter
     def state(self, state: Array) -> None:
-        self._term.state = state
+        self.term.state = state
 
     @property
     def potential(self) -> Array:
         """The potential g of the last model, stacked."""
-        return self._term.potential
+        return self.term.potential
 
     def start_from(self, g: Array) -> None:
         """Warm-start the inner problem from a potential, stacked."""
-        self._term.start_from(g)
+        self.term.start_from(g)
 
     @property
     def evaluations(self) -> int:
         """Number of evaluations of the inner problem."""
-        return self._term.evaluations
+        return self.term.evaluations
 
     @property
     def work(self) -> float:
         """Time spent so far, in Sinkhorn iterations of a few small samples."""
-        return self._term.work
+        return self.term.work
 
     @property
     def scale(self) -> float:
         """Scale relative to which errors of the loss are judged."""
-        return self._weight * self._term.scale
+        return self.weight * self.term.scale
 
     def set_level(self, level: float) -> None:
         """Continue with ``level`` times eps."""
-        self._term.set_level(level)
+        self.term.set_level(level)
 
     def drop_history(self) -> None:
         """Drop everything but the state."""
-        self._term.drop_history()
+        self.term.drop_history()
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
-        value = self._term.evaluate(self._part(model), tolerance / self._weight, max_iter)
+        value = self.term.evaluate(self._part(model), tolerance / self.weight, max_iter)
         return self._whole(value, model)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
-        value = self._term.certify(self._part(model), tolerance / self._weight, max_iter)
+        value = self.term.certify(self._part(model), tolerance / self.weight, max_iter)
         return self._whole(value, model)
 
     def _part(self, model: Array) -> Array:
@@ -109,7 +109,7 @@ class SourceTerm:
         xp = array_namespace(model)
         n, features = model.shape
         columns = self._columns.stop - self._columns.start
-        gradient = xp.reshape(value.gradient, (self._shape[0], columns)) * self._weight
+        gradient = xp.reshape(value.gradient, (self._shape[0], columns)) * self.weight
         kind = {"dtype": model.dtype, "device": device_of(model)}
         if self._samples is not None:
             # A row of zeros for the samples that the data set lacks.
@@ -121,8 +121,8 @@ class SourceTerm:
         parts = [xp.zeros((n, before), **kind), gradient, xp.zeros((n, after), **kind)]
         return replace(
             value,
-            value=self._weight * value.value,
-            error=self._weight * value.error,
-            gap=self._weight * value.gap,
+            value=self.weight * value.value,
+            error=self.weight * value.error,
+            gap=self.weight * value.gap,
             gradient=xp.concat([part for part in parts if part.shape[1]], axis=1),
         )

@@ -79,6 +79,8 @@ class Minimised:
     """Iterations at the last level, up to its last accepted step."""
     pairs: CurvaturePairs
     """The curvature pairs at the last point."""
+    progress: Progress
+    """The state at the last point, from which the solve can be continued."""
 
 
 def minimise(
@@ -135,9 +137,9 @@ def minimise(
                 accepted, n_iter = accepted + 1, progress.n_iter
                 if report(progress, pairs):
                     x = progress.current.point.x
-                    return Minimised(x, StopReason.CALLBACK, accepted, n_iter, pairs)
+                    return Minimised(x, StopReason.CALLBACK, accepted, n_iter, pairs, progress)
         x = progress.current.point.x
-    return Minimised(x, reason, accepted, n_iter, pairs)
+    return Minimised(x, reason, accepted, n_iter, pairs, progress)
 
 
 def _advance(

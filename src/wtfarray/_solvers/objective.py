@@ -15,6 +15,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
+from wtfarray._losses.least import least_loss
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._models.models import Model
@@ -104,6 +105,10 @@ class FactorisationProblem:
     def offset(self) -> float:
         """What the unit of the data adds to the objective: ``eps log(s) <X, 1>``, a constant."""
         return sum(t.scale * math.log(s) for t, s in zip(self.terms, self.units, strict=False))
+
+    def least(self) -> float:
+        """The smallest loss that any model could have."""
+        return self.shards.sums.numbers(sum(map(least_loss, self.terms)))[0]
 
     def magnitude(self, value: float) -> float:
         """The size of an objective, with which its errors and decreases are compared."""

@@ -44,6 +44,10 @@ class StreamedProblem(FactorisationProblem):
         """What the unit of the data adds to the objective, a constant."""
         return sum(t * math.log(s) for t, s in zip(self.scales, self.units, strict=False))
 
+    def least(self) -> float:
+        """The smallest loss that any model could have, in one more pass over the data."""
+        return sum(part.least() for _, part in self.parts())
+
     @property
     def evaluations(self) -> int:
         """Number of evaluations of the inner problems."""
