@@ -33,6 +33,27 @@ class TestFit:
             np.testing.assert_allclose(block.sum(axis=axis), 1.0)
         assert_order_free(A, truth, 0.15)
 
+    @pytest.mark.parametrize("unit", [1.0, 1e4])
+    def test_components_may_differ_in_mass_between_data_sets(self, unit):
+        """One is five times as bright in the second data set; whatever the unit of both."""
+        rng = np.random.default_rng(2)
+        A = rng.gamma(2.0, size=(N, RANK))
+        A[0, 0] = A[1, 1] = 0.0  # pure samples and bins: the factors are unique
+        B, C = (rng.dirichlet(np.full(n, 2.0), RANK).T for n in (SIZES[0], 8))
+        for atoms in (B, C):
+            atoms[0, 0] = atoms[1, 1] = 0.0
+            atoms /= atoms.sum(axis=0)  # noqa: PLW2901
+        X, Z = A @ B.T, A @ (C * [5.0, 1.0]).T
+        kl = wtf.KullbackLeibler()
+        fit = wtf.coupled([unit * X, unit * Z], RANK, [kl, kl], rng=0, max_iter=1000)
+        assert fit.converged
+        assert fit.fits[0].constraints == (None, "columns")
+        _, (first, second) = fit
+        np.testing.assert_allclose(first.sum(axis=0), 1.0)
+        masses = np.sort(second.sum(axis=0))
+        assert masses[1] / masses[0] == pytest.approx(5.0, rel=0.02)
+        np.testing.assert_allclose(fit.fits[1].to_tensor(), unit * Z, rtol=0.05, atol=0.02 * unit)
+
     def test_one_data_set_is_a_matrix_factorisation(self):
         (X, _), _ = data()
         start = [np.random.default_rng(1).uniform(0.1, 1.0, (n, RANK)) for n in (N, SIZES[0])]

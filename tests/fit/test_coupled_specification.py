@@ -21,13 +21,23 @@ class TestSpecifyCoupled:
         found = spec()
         assert found.X.shape == (4, 7)
         assert found.shapes == ((4, 2), (3, 2), (4, 2))
-        assert found.constraints == (None, "columns", "columns")
+        assert found.constraints == (None, "columns", None)
         assert found.model.scales == (pytest.approx(1.0), pytest.approx(20.0))
 
     def test_samples_of_mass_one_need_no_scale(self):
         found = spec((X, Z / 20.0))
-        assert found.constraints[0] == "rows"
+        assert found.constraints == ("rows", "columns", "columns")
         assert found.model.scales == (1.0, 1.0)
+
+    def test_default_rho_does_not_depend_on_constraints_of_mass(self):
+        options = {"rho": None, "free": (0, 1, 2), "sample_weight": None}
+        sources = spec().sources
+        free, fixed = (
+            specify_coupled(sources, 2, constraints=(None, "columns", last), **options)
+            for last in (None, "columns")
+        )
+        assert free.rho == pytest.approx(fixed.rho)
+        assert free.model == fixed.model
 
     def test_lacking_samples_are_not_solved(self):
         mask = np.array([True, False, True, True])[:, None]

@@ -108,8 +108,8 @@ def coupled(
         coefficients and one for the atoms of each data set, in this order, and so does ``init`` if
         it is given as a list of factors. ``axes`` has one entry per data set, the labels of its
         modes or None. The default of ``rho`` is that of a fit to each data set. By default the
-        coefficients of a sample sum to one if all samples have mass one, and are not constrained
-        otherwise.
+        coefficients of a sample and every atom sum to one if all samples have mass one. Otherwise
+        the atoms of the first data set do, and a component may have another mass in the others.
 
     Returns
     -------

@@ -307,8 +307,11 @@ def specify_coupled(
     units = [shards.sums.all(_has_unit_samples(source)) for source in sources]
     n, unit = sources[0].X.shape[0], all(units)
     if constraints is None:
+        # The scale of the coefficients is fixed by one data set; a component may have another mass
+        # in the others. If all samples have mass one, so has every component in every data set.
         columns: Constraint = "columns"
-        constraints = ("rows" if unit else None, *(columns for _ in sources))
+        others = columns if unit else None
+        constraints = ("rows" if unit else None, columns, *(others for _ in sources[1:]))
     if isinstance(constraints, str) or len(constraints) != 1 + len(sources):
         msg = (
             f"constraints is {constraints!r}: expected {1 + len(sources)} entries, for the "
@@ -339,7 +342,7 @@ def specify_coupled(
             raise ValueError(msg)
     if scales is None:
         scales = tuple(
-            _mean_mass(source, shards.sums) if constraint == "columns" and not unit else 1.0
+            1.0 if unit or constraint in ("rows", "all") else _mean_mass(source, shards.sums)
             for source, constraint in zip(sources, constraints[1:], strict=True)
         )
     if rho is None:
@@ -388,7 +391,7 @@ def _default_rho(
             (shapes[0], shape),
             ("rows", constraint),
             shards,
-            (mass, mass),
+            (mass, float(shape[1])),  # the columns of atoms sum to about one
         )
         pairs.append([source.weight * value for value in pair])
     return (sum(first for first, _ in pairs), *(atoms for _, atoms in pairs))
