@@ -1,19 +1,23 @@
 """
 What the debiased loss buys; benchmarks/README.md says what each command shows.
 
-usage: python benchmarks/debiased.py {bumps,images,three-mode} [--draws 10] [--data PATH] [--quick]
+usage: python benchmarks/debiased.py {bumps,images,three-mode,evaluations} [--draws 10]
+    [--data PATH] [--quick]
 """
 
 import argparse
 import itertools
+import math
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _data import sampled_tensor, stacked_images
 
 import wtfarray as wtf
+from wtfarray._losses.debiased_term import DebiasedTerm
 
 CENTRES, WIDTH, JITTER = (10.0, 25.0, 38.0), 1.5, 1.0
 """Of the three bumps, in bins."""
@@ -165,7 +169,45 @@ def _variation(
     return np.stack([0.5 * np.abs(a[:, order] - t).sum(axis=0) for a, t in pairs])
 
 
-COMMANDS = {"bumps": compare_bumps, "images": compare_images, "three-mode": compare_three_mode}
+def count_applications(arguments: argparse.Namespace) -> None:
+    """Kernel applications of a fit: in the symmetric problem beside those in the plain one."""
+    made = _remember_terms()
+    X = stacked_images(20 if arguments.quick else 100)
+    print(f"{'data':7s} {'eps':>5s} {'lam':>5s} {'plain':>7s} {'symmetric':>9s} {'ratio':>6s}")
+    for eps, lam in itertools.product((0.01, 0.03, 0.05), (1.0, 20.0, math.inf)):
+        losses = {
+            "bumps": (wtf.nmf, bumps(0)[0], wtf.grid_cost(50)),
+            "images": (wtf.cp, X / X.sum(axis=(1, 2), keepdims=True), wtf.grid_cost(32, 32)),
+        }
+        for name, (fit, data, cost) in losses.items():
+            made.clear()
+            loss = wtf.Wasserstein(cost, eps, lam, debias=True)
+            fit(data, 3, loss, rho=1e-3, rng=0)
+            # The last term is that of the given grid; others are of coarser ones.
+            plain, symmetric = 2 * made[-1].evaluations, made[-1].symmetric_applications
+            ratio = symmetric / plain
+            print(f"{name:7s} {eps:5.2f} {lam:5.0f} {plain:7d} {symmetric:9d} {ratio:6.2f}")
+
+
+def _remember_terms() -> list[DebiasedTerm]:
+    """A list to which every debiased term adds itself."""
+    made: list[DebiasedTerm] = []
+    begin = DebiasedTerm.__init__
+
+    def remember(self: DebiasedTerm, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(self)
+
+    DebiasedTerm.__init__ = remember
+    return made
+
+
+COMMANDS = {
+    "bumps": compare_bumps,
+    "images": compare_images,
+    "three-mode": compare_three_mode,
+    "evaluations": count_applications,
+}
 
 
 def main() -> None:

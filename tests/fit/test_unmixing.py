@@ -62,12 +62,14 @@ class TestSolution:
 
     def test_small_eps_is_certified_if_entries_are_missing(self):
         """By the bound of first order: that of second order is divided by rho."""
-        X, _ = mixtures(1)
-        mask = np.ones(BINS, dtype=bool)
-        mask[:3] = False
-        loss = wtf.Wasserstein(wtf.grid_cost(BINS), 1e-4, 2.0)
-        rough = wtf.unmix(X[0], atoms(), loss, mask=mask, tol=1e-3)
-        exact = wtf.unmix(X[0], atoms(), loss, mask=mask, tol=1e-12)
+        distance = np.abs(np.arange(40) - np.asarray([[8], [20]]))
+        known = np.where(distance < 5, np.exp(-0.5 * distance**2.0), 0.0)
+        X = 0.7 * known[0] + 0.3 * known[1] + 0.01
+        mask = np.arange(40) >= 6
+        loss = wtf.Wasserstein(wtf.grid_cost(40), 1e-4, 8.0)
+        rough, exact = (
+            wtf.unmix(X, known + 1e-9, loss, mask=mask, tol=tol) for tol in (1e-3, 1e-12)
+        )
         assert rough.converged
         assert rough.gap < 1e-3 * abs(rough.objective)
         assert exact.objective <= rough.objective + rough.gap
