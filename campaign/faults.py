@@ -77,17 +77,20 @@ def killed(trial: Trial, rng: np.random.Generator, folder: Path) -> None:
     for name, steps in blows:
         process = start_fit(seed, str(path), 0.005)
         assert process.stdout is not None
+        line = "no step"
         for _ in range(steps):
-            if not process.stdout.readline().startswith("step"):
-                break
+            line = process.stdout.readline()
+            if not line.startswith("step"):
+                break  # the answer: it was done before
         time.sleep(float(rng.uniform(0, 0.02)))
         process.send_signal(getattr(signal, name))
         output, errors = process.communicate(timeout=120)
+        answer = ((line + output).strip().splitlines() or [""])[-1]
         trial.note(f"after {name} at step {steps}", (process.returncode, errors[-500:]))
-        if name == "SIGINT" and process.returncode == 0 and output.strip().startswith("{"):
-            _check_interrupted(trial, json.loads(output.strip().splitlines()[-1]))
+        if name == "SIGINT" and process.returncode == 0 and answer.startswith("{"):
+            _check_interrupted(trial, json.loads(answer))
         # A signal while the interpreter shuts down, after the answer, ends it without a word.
-        elif name == "SIGINT" and not ("KeyboardInterrupt" in errors or "}" in output):
+        elif name == "SIGINT" and not ("KeyboardInterrupt" in errors or answer.startswith("{")):
             trial.fail("interrupt", f"exit code {process.returncode}: {errors[-800:]}")
         rest = [p.name for p in folder.iterdir() if p != path]
         if rest and name == "SIGINT":

@@ -30,6 +30,12 @@ class Interval:
     upper: float
     scale: float
 
+    def __post_init__(self) -> None:
+        if self.upper < self.lower:  # by rounding: neither is known better than to the other
+            lower, upper = self.upper, self.lower
+            object.__setattr__(self, "lower", lower)
+            object.__setattr__(self, "upper", upper)
+
     @property
     def decided(self) -> bool:
         """Whether the interval is narrow enough to say that a value is right."""

@@ -103,8 +103,6 @@ class Thresholds:
     """one product of at most this size takes less time than many small ones."""
     escape_entries: int = 2**10
     """Up to this size of X a fit that has converged is perturbed, to leave a saddle point."""
-    escape_tol: float = 1e-4
-    """But only if its tolerance is at most this: a looser one asks for no exact minimum."""
     refine_tol: float = 1e-5
     """Up to this tolerance a fit that has converged is continued if its model is close to X:"""
     refine_entries: int = 2**16
@@ -283,10 +281,10 @@ def forms_linear_maps(entries: int, columns: int) -> bool:
     return small and columns <= THRESHOLDS.linear_map_columns
 
 
-def tries_to_escape(entries: int, free_blocks: int, tol: float) -> bool:
+def tries_to_escape(entries: int, free_blocks: int) -> bool:
     """Whether a fit may have a saddle point, and is small enough to look for a way out."""
     small = entries <= THRESHOLDS.escape_entries
-    return small and free_blocks > 1 and tol <= THRESHOLDS.escape_tol
+    return small and free_blocks > 1
 
 
 def refinement_steps(entries: int, free_blocks: int, n_iter: int, tol: float) -> int:

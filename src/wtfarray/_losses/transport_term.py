@@ -91,10 +91,10 @@ class TransportTerm:
         samples: int = self.problem.data.shape[0]
         return math.ceil(self._evaluations / max(1, samples))
 
-    def count_evaluations(self, evaluations: int) -> None:
-        """Add evaluations of all samples that were made elsewhere."""
+    def count_evaluations(self, evaluations: int, work: float) -> None:
+        """Add evaluations of all samples that were made elsewhere, and the work of each."""
         self._evaluations += evaluations * self.problem.data.shape[0]
-        self.work += evaluations
+        self.work += evaluations * work
 
     def start_from(self, g: Array) -> None:
         """Warm-start the inner problem from a potential, stacked."""

@@ -171,7 +171,8 @@ class CurvaturePairs:
         """Compute the inner products with a new pair and with the gradient."""
         xp = self._xp
         vectors = xp.concat([pair, xp.reshape(new.gradient, (1, -1))])
-        products = self._products(self._rows, vectors)
+        with np.errstate(over="ignore", invalid="ignore"):  # then the slope is not finite either
+            products = self._products(self._rows, vectors)
         step, change = 2 * slot, 2 * slot + 1
         self._gram[step, :] = self._gram[:, step] = products[:, 0]
         self._gram[change, :] = self._gram[:, change] = products[:, 1]

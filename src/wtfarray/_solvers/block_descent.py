@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import keeps_history
+from wtfarray._dispatch import keeps_history, most_work
 from wtfarray._losses.protocol import BoundLoss
 from wtfarray._models.models import Block
-from wtfarray._optimize import OptimizeState
+from wtfarray._optimize import OptimizeResult, OptimizeState
 from wtfarray._optimize.accelerated import shared_gradient_descent
 from wtfarray._optimize.lbfgs import shared_lbfgs
 from wtfarray._solvers.block_dual import block_dual
@@ -26,6 +27,10 @@ BLOCK_ITERATIONS = 1000
 """Largest number of iterations for one block dual."""
 CHECK_EVERY = 10
 """Iterations between two certificates, each of which costs more than an evaluation."""
+WORK_PER_EVALUATION = 5.0
+"""Time of an evaluation of the dual of a small block, in Sinkhorn iterations."""
+LEAST_EVALUATIONS = 10.0
+"""Evaluations that every block may take, also when the work of a small fit is used up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +78,13 @@ def descend(
     """
     blocks = list(blocks)
     precision, evaluations = 1e-3, 0
+    most = most_work(problem.entries) / WORK_PER_EVALUATION
     for sweep in range(1, max_iter + 1):
         before, gap, solved = objective, 0.0, True
         for k in problem.free:
             allowed = precision * problem.magnitude(objective)
-            found = _solve_block(problem, bound, weights, blocks, k, g, allowed)
+            limit = max(LEAST_EVALUATIONS, most - evaluations)
+            found = _solve_block(problem, bound, weights, blocks, k, g, allowed, limit)
             g, evaluations = found.g, evaluations + found.evaluations
             solved = solved and found.gap <= SOLVED_SHARE * problem.magnitude(objective)
             if found.objective <= objective and found.objective < math.inf:
@@ -91,6 +98,8 @@ def descend(
         magnitude = problem.magnitude(objective)
         if gain <= tol * magnitude and precision <= tol:
             return Descent(blocks, g, StopReason.TOLERANCE if solved else StopReason.UNSOLVED)
+        if evaluations >= most:
+            return Descent(blocks, g, StopReason.WORK)
         if gain <= 10.0 * precision * magnitude:
             precision = max(0.1 * precision, min(0.1 * tol, precision))
     return Descent(blocks, g, StopReason.ITERATIONS)
@@ -113,6 +122,7 @@ def _solve_block(
     k: int,
     g: Array,
     allowed: float,
+    limit: float,
 ) -> _BlockSolution:
     dual = block_dual(
         bound,
@@ -131,7 +141,10 @@ def _solve_block(
 
     if not sums.all(in_domain(*dual.safe_value_and_gradient(g))):
         g = dual.start()  # the potential of the last block is outside the domain of this one
-    minimise = shared_lbfgs if keeps_history(problem.entries) else shared_gradient_descent
+    minimise: Callable[..., OptimizeResult] = shared_gradient_descent
+    if keeps_history(problem.entries):
+        most = None if limit == math.inf else math.ceil(limit)
+        minimise = partial(shared_lbfgs, max_evaluations=most)
     found = minimise(
         dual.value_and_gradient,
         g,

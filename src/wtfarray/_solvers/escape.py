@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -20,7 +21,7 @@ from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._solvers import envelope
-from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
+from wtfarray._solvers.envelope import evaluate_until_solved, smallest_drop
 from wtfarray._solvers.objective import Evaluation, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
 
@@ -37,9 +38,27 @@ class EscapeSettings:
     """Largest number of steps from the perturbed point."""
     worthwhile: float = 3e-4
     """The smallest relative decrease for which the lower point is accepted."""
+    attempts: int = 3
+    """Largest number of restarts; another follows only if the last one found a lower point."""
 
 
 SETTINGS = EscapeSettings()
+
+
+class Descend(Protocol):
+    """The descent of a fit, ``_descend`` of `joint`, for one problem."""
+
+    def __call__(
+        self,
+        x: Array,
+        levels: tuple[float, ...],
+        *,
+        tol: float,
+        max_iter: int,
+        report: Callable[[Evaluation, float, object], bool],
+    ) -> tuple[Array, StopReason]:
+        """The last point, and the reason to stop."""
+        ...
 
 
 def escaped(
@@ -47,40 +66,45 @@ def escaped(
     x: Array,
     *,
     tol: float,
+    descend: Descend,
     report: Callable[[Evaluation], bool],
+    attempt: int = 0,
 ) -> tuple[Array, StopReason] | None:
     """
-    A lower point than x, found from a perturbed one, and the reason to stop; None if none is found.
+    A point lower than x and the reason to stop; None if none is found.
 
-    ``report`` sees the steps that are below x, and ends the search by returning True.
+    It is looked for from a perturbed point, another one in every ``attempt``, and then from x
+    itself, with a smaller tolerance. ``report`` sees the lower point: on the way there, values may
+    be inaccurate. It ends the solve by returning True.
     """
-    inner_error = envelope.SETTINGS.inner_error
-    scale = objective.problem.scale
-    base = evaluate_until_solved(objective, x, inner_error * tol * scale)
+    error = envelope.SETTINGS.inner_error * tol * objective.problem.scale
+    base = evaluate_until_solved(objective, x, error)
     if not (base.converged and base.point.finite):
         return None
     states = objective.states()
     below = base.point.value - smallest_drop(objective, base, max(tol, SETTINGS.worthwhile))
-    rng = np.random.default_rng(0)
-    blocks = objective.blocks(x)
-    for k in objective.problem.free:
-        constraint = objective.problem.constraints[k]
-        blocks[k] = perturbed(blocks[k], constraint, rng, objective.problem.shards, k)
-    found = minimise(
-        objective,
-        objective.pack(blocks),
-        (1.0,),
-        tol=SETTINGS.tol,
-        max_iter=SETTINGS.max_iter,
-        report=lambda progress, _: (
-            progress.current.point.value < below and report(progress.current)
-        ),
-    )
-    after = evaluate_until_solved(objective, found.x, inner_error * tol * scale)
-    if after.converged and after.point.finite and after.point.value < below:
-        return found.x, found.reason
-    objective.restore(states)
+    for start in (_perturbed_point(objective, x, attempt), x):
+        found, reason = descend(
+            start,
+            (1.0,),
+            tol=SETTINGS.tol,
+            max_iter=SETTINGS.max_iter,
+            report=lambda *_: False,
+        )
+        after = evaluate_until_solved(objective, found, error)
+        if after.converged and after.point.finite and after.point.value < below:
+            return found, StopReason.CALLBACK if report(after) else reason
+        objective.restore(states)
     return None
+
+
+def _perturbed_point(objective: JointObjective, x: Array, attempt: int) -> Array:
+    """The point with all free blocks perturbed."""
+    rng = np.random.default_rng(attempt)
+    blocks, problem = objective.blocks(x), objective.problem
+    for k in problem.free:
+        blocks[k] = perturbed(blocks[k], problem.constraints[k], rng, problem.shards, k)
+    return objective.pack(blocks)
 
 
 def perturbed(

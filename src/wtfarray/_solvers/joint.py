@@ -2,7 +2,7 @@
 The default solver of a fit, "envelope".
 
 L-BFGS over all blocks at once, then prox-linear steps where the loss has kinks. A small fit that
-has converged is perturbed once, in case it is at a saddle point. If the model is then close to the
+has converged is restarted from perturbed points, in case it is at a saddle point. If the model is then close to the
 data, the objective is nearly its smallest possible value, next to which the differences that matter
 are small: L-BFGS is continued with a smaller tolerance.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import refinement_steps, tries_to_escape
 from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._solvers import escape
 from wtfarray._solvers.envelope import Minimised, Progress, minimise
-from wtfarray._solvers.escape import escaped
 from wtfarray._solvers.gathered import alternate_on_first
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
 from wtfarray._solvers.prox_linear import alternate, prox_linear_term
@@ -76,23 +77,32 @@ def solve_jointly(
         curvature=curvature,
     )
     problem = objective.problem
-    if _has_kinks(problem):
-        return x, reason
-    if tries_to_escape(problem.entries, len(problem.free), tol) and reason.is_optimal:
-        lower = escaped(objective, x, tol=tol, report=lambda current: report(current, 1.0, None))
-        if lower is not None:
-            x, reason = lower
-            if reason.by_caller:
-                return x, reason
-            found, x, reason = _descend(
-                objective,
-                x,
-                (1.0,),
-                tol=tol,
-                max_iter=max_iter,
-                report=lambda current, level, _: report(current, level, None),
-            )
-    if reason is not StopReason.TOLERANCE:
+    small = tries_to_escape(problem.entries, len(problem.free))
+    for attempt in range(escape.SETTINGS.attempts if small else 0):
+        if not reason.is_optimal:
+            break
+        lower = escape.escaped(
+            objective,
+            x,
+            tol=tol,
+            descend=partial(_descended, objective),
+            report=lambda current: report(current, 1.0, None),
+            attempt=attempt,
+        )
+        if lower is None:
+            break
+        x, reason = lower
+        if reason.by_caller:
+            break
+        found, x, reason = _descend(
+            objective,
+            x,
+            (1.0,),
+            tol=tol,
+            max_iter=max_iter,
+            report=lambda current, level, _: report(current, level, None),
+        )
+    if reason is not StopReason.TOLERANCE or _has_kinks(problem):
         return x, reason
     return _refined(objective, found, tol=tol, max_iter=max_iter, report=report)
 
@@ -174,6 +184,19 @@ def _descend(
         report=lambda current: report(current, 1.0, None),
     )
     return found, x, found.reason if reason is StopReason.UNSOLVED else reason
+
+
+def _descended(
+    objective: JointObjective,
+    x: Array,
+    levels: tuple[float, ...],
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Evaluation, float, Resumable | None], bool],
+) -> tuple[Array, StopReason]:
+    """The last point of `_descend` and the reason to stop."""
+    return _descend(objective, x, levels, tol=tol, max_iter=max_iter, report=report)[1:]
 
 
 def _has_kinks(problem: FactorisationProblem) -> bool:

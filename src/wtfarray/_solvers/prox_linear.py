@@ -105,6 +105,11 @@ class LinearisedDual:
         matrix = _matrix_of(maps, centres)
         return cls(bound, maps, matrix, centres, model, problem, term.weights, distance)
 
+    @property
+    def work_per_evaluation(self) -> float:
+        """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
+        return 2.0 + len(self.maps)
+
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
         """The dual objective, (), and its gradient; NaN where fast kernel products underflow."""
         return self._value_and_gradient(g, *self.bound.conjugate(g))
@@ -315,7 +320,7 @@ def prox_linear_steps(
             distance = _increased(distance)
             continue
         predicted = base.point.value + found.value - objective.constant
-        term.count_evaluations(found.n_evaluations)
+        term.count_evaluations(found.n_evaluations, dual.work_per_evaluation)
         if predicted <= least:
             reason = StopReason.STATIONARY if distance == 0 else StopReason.STUCK
             return ProxLinearResult(base, reason, accepted)

@@ -151,8 +151,8 @@ def _laplacian(plan: Plan, b: Array) -> Array:
 def _conjugate_gradients(plan: Plan, deficit: Array, rounding: Array, tolerance: Array) -> Array:
     """Solve ``L b = deficit`` in each sample, until the residual is below the tolerance, (N,)."""
     xp = array_namespace(deficit)
-    positive = plan.q > 0
-    inverse = xp.where(positive, 1.0 / xp.where(positive, plan.q, 1.0), 0.0)
+    normal = plan.q >= float(xp.finfo(plan.q.dtype).smallest_normal)
+    inverse = xp.where(normal, 1.0 / xp.where(normal, plan.q, 1.0), 0.0)
 
     def unfinished(b: Array, residual: Array) -> Array:
         # The iterates grow: if b is this large, no feasible plan of this form is near.

@@ -157,6 +157,22 @@ def translation(
     return shift if problem.all_reachable else xp.where(mass > 0, shift, 0.0), scaled_Y
 
 
+def translation_of_logs(
+    problem: TransportProblem, g: Array, Y: Array, live: Array
+) -> tuple[Array, Array]:
+    """The same as `translation`, also where Y is so small at the lowest g that it underflows."""
+    xp = array_namespace(g)
+    lam, mass = problem.lam, problem.mass
+    logs = xp.where(live, xp.log(xp.where(live, Y, 1.0)) - g * (1.0 / lam), -math.inf)
+    top = xp.max(logs, axis=tuple(range(1, g.ndim)), keepdims=True)
+    top = xp.where(top > -math.inf, top, 0.0)
+    scaled_Y = xp.exp(logs - top)
+    total, some = per_sample(scaled_Y), mass > 0
+    ratio = xp.where(some & (total > 0), total / xp.where(some, mass, 1.0), 1.0)
+    shift = (xp.log(ratio) + xp.reshape(top, (-1,))) * lam
+    return xp.where(some, shift, 0.0), scaled_Y / spread(ratio, scaled_Y)
+
+
 def relaxed_translation(
     problem: TransportProblem, g: Array, q: Array, Y: Array, live: Array | None
 ) -> tuple[Array, Array, Array]:

@@ -22,7 +22,7 @@ from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
-from wtfarray._transport.iterate import Iterate, Until, search_radius, translation
+from wtfarray._transport.iterate import Iterate, Until, search_radius, translation_of_logs
 from wtfarray._transport.kernels import dense
 from wtfarray._transport.logarithms import logsumexp
 from wtfarray._transport.potential import SATURATION, dual_product
@@ -376,7 +376,7 @@ class Newton:
         lam = self.problem.lam
         scaled_Y = xp.where(live, Y, 0.0)
         if not self.problem.conserves_mass:
-            shift, scaled_Y = translation(self.problem, g, Y, live)
+            shift, scaled_Y = translation_of_logs(self.problem, g, Y, live)
             g = xp.where(self._reachable, g + shift[:, None], SATURATION * lam)
         stacks = (g, scaled_Y, live, self._data, self._root_data)
         if len(self._slices) == 1:

@@ -269,10 +269,11 @@ class TransportProblem:
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
-        xp = array_namespace(g)
-        log_adjoint, log_Kf = self._log_adjoint(g)
-        log_q = self._masked(g) * (1.0 / self.kernel.eps) + log_adjoint
-        return self.value_of_logs(log_Kf), self._exp(log_q, xp)
+        h, top = self._centred(g)
+        log_Kf = self.kernel.log_apply(h)
+        log_adjoint = self.kernel.log_apply_adjoint(self.log_scaling(log_Kf))
+        value = self.value_of_logs(log_Kf) + self.mass * top
+        return value, self._exp(h + log_adjoint, array_namespace(g))
 
     def _exp(self, log_q: Array, xp: Namespace) -> Array:
         """The marginal q, at most the mass of X unless that is relaxed."""
@@ -367,6 +368,19 @@ class TransportProblem:
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 
+    def _centred(self, g: Array) -> tuple[Array, Array]:
+        """
+        ``(g - top) / eps`` and ``top``, (N,), the maximum of g where it is finite.
+
+        The plan does not depend on ``top``, unless the first marginal is relaxed. Without it, the
+        exponents, and with them their rounding, are as small as the range of g.
+        """
+        xp = array_namespace(g)
+        g = self._masked(g)
+        top = xp.max(g, axis=tuple(range(1, g.ndim)))
+        top = 0.0 * top if self.relaxes_data else xp.where(xp.isfinite(top), top, 0.0)
+        return (g - spread(top, g)) * (1.0 / self.kernel.eps), top
+
     def _denominator(self, f: Array) -> tuple[Array, Array | None]:
         """``K f``, positive, and the samples, (N,) bool, that lost digits; None if impossible."""
         xp = array_namespace(f)
@@ -414,12 +428,15 @@ class TransportProblem:
             g = xp.where(self.reachable, g, SATURATION * self.lam)
         allowed = (Y > 0) | ~self.reachable
         masked = xp.where(allowed, g, -math.inf)
-        h = self._masked(masked) * (1.0 / self.kernel.eps)
+        h, top = self._centred(masked)
         log_Kf = self.kernel.log_apply(h)
         log_a = self.log_scaling(log_Kf)
         log_adjoint = self.kernel.log_apply_adjoint(log_a)
+        marginal = self._exp(h + log_adjoint, xp)
+        shift = spread(top * (1.0 / self.kernel.eps), h)
+        log_Kf, log_a, log_adjoint = log_Kf + shift, log_a - shift, log_adjoint - shift
         u = dual_of_potential(g, self.lam, xp)
-        gap = self.gap(masked, xp.exp(h + log_adjoint), Y, log_a)
+        gap = self.gap(masked, marginal, Y, log_a)
         finite = xp.where(Y > 0, g, 0.0)
         values = dual_product(finite, Y, self.lam, self.kernel.flow) - self.value_of_logs(log_Kf)
         u = xp.where(allowed, u, -math.inf)
