@@ -110,7 +110,6 @@ CASES = [
     ("refinement_steps", (2**16, 1, 40, 1e-5), {}, 0),
     ("keeps_history", (20_000_000,), {}, True),
     ("keeps_history", (20_000_001,), {}, False),
-    ("tries_to_escape", (8, 2, 1.1e-4), {}, False),
     ("checks_flow", (2, 256), {}, True),
     ("checks_flow", (2, 257), {}, False),
     ("can_be_halved", (32,), {}, True),

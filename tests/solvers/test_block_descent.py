@@ -91,7 +91,7 @@ class TestConvergence:
     @pytest.mark.parametrize("rho", [1e-6, 1e-4])
     def test_fit_with_an_unsolved_block_has_not_converged(self, rho):
         loss = wtf.Wasserstein(wtf.grid_cost(16), 0.02, 10.0)
-        with pytest.warns(UserWarning, match="a block could not be solved: choose solver='env"):
+        with pytest.warns(UserWarning, match="choose solver='envelope'"):
             fit = wtf.nmf(self.bumps(), 3, loss, rho=rho, rng=0, solver="dual")
         assert not fit.converged
         again = run("nmf", self.bumps(), 3, loss, rho=rho, init=fit, fixed=(0,))

@@ -26,7 +26,8 @@ def test_ends_where_one_process_does(array, cuts, monkeypatch):
     X = images(10, (4,), 2.0)
     one = traced(wtf.nmf, X, 2, LOSS, rng=0, tol=1e-5)
     team = team_fit(array, wtf.nmf, X, cuts, 2, LOSS, rng=0, tol=1e-5)
-    assert len(calls) == len(team)
+    assert calls
+    assert len(calls) % len(team) == 0
     assert_alike(team)
     assert len({tuple(r.gap for r in trace.fit.history) for trace in team}) == 1
     fit = team[0].fit

@@ -36,7 +36,7 @@ class EscapeSettings:
     """Tolerance of the steps from the perturbed point."""
     max_iter: int = 80
     """Largest number of steps from the perturbed point."""
-    worthwhile: float = 3e-4
+    worthwhile: float = 1e-4
     """The smallest relative decrease for which the lower point is accepted."""
     attempts: int = 3
     """Largest number of restarts; another follows only if the last one found a lower point."""
@@ -83,7 +83,7 @@ def escaped(
         return None
     states = objective.states()
     below = base.point.value - smallest_drop(objective, base, max(tol, SETTINGS.worthwhile))
-    for start in (_perturbed_point(objective, x, attempt), x):
+    for start in (x, _perturbed_point(objective, x, attempt)):
         found, reason = descend(
             start,
             (1.0,),

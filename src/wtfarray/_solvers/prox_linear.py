@@ -108,7 +108,7 @@ class LinearisedDual:
     @property
     def work_per_evaluation(self) -> float:
         """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
-        return 2.0 + len(self.maps)
+        return 1.0 + len(self.maps)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:
         """The dual objective, (), and its gradient; NaN where fast kernel products underflow."""
