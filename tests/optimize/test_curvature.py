@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import assert_close, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 from minimisation import random_quadratic
 
 from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
@@ -241,6 +241,15 @@ class TestExport:
         (first, slope), (second, same) = (p.direction(points[5]) for p in (pairs, restored))
         np.testing.assert_array_equal(to_numpy(first), to_numpy(second))
         assert slope == same
+
+
+@numpy_only
+def test_products_that_overflow_do_not_warn():
+    """In float32; the slope is not finite then, and the minimiser drops the pairs."""
+    xs = [np.full(3, k * 1e20, "float32") for k in (0.0, 1.0)]
+    old, new = (Point(x, x, 0.0, 1e20, 0.0, 0.0) for x in xs)
+    pairs = CurvaturePairs(old, 2, 1e-7, np)
+    pairs.update(old, new)
 
 
 def test_scales_are_unknown_if_squares_underflow(xp, array):

@@ -92,6 +92,17 @@ class TestGap:
         gap = float(bound.gap(g, q, Y)[0])
         assert abs(gap) <= 200.0 * info.eps
 
+    def test_rounding_does_not_grow_with_a_constant(self, array):
+        """Exponents differ by 1e3 and are of order 1e7: only the former may cost digits."""
+        X = np.random.default_rng(0).dirichlet(np.ones(5), 3)
+        bound = wtf.Wasserstein(wtf.grid_cost(5), 1e-3, 1e4).bind(array(X))
+        g = np.random.default_rng(1).normal(size=X.shape)
+        values, q = bound.safe_conjugate(array(g))
+        far, same = bound.safe_conjugate(array(g + 1e4))
+        np.testing.assert_allclose(to_numpy(same).sum(axis=1), X.sum(axis=1), rtol=1e-12)
+        assert_close(same, q, rtol=1e-8)
+        assert_close(far, values + array(1e4 * X.sum(axis=1)), rtol=1e-14)
+
     @pytest.mark.parametrize("lam", [0.5, 5.0])
     def test_unbalanced_gap_is_primal_minus_dual(self, array, lam):
         rng = np.random.default_rng(1)

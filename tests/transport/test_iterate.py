@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from exact_transport import exact_potentials, samples_with_zeros
-from helpers import numpy_only, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 from infinite_costs import band, loss_with, partly_reachable, reachable
 
 import wtfarray as wtf
-from wtfarray._transport.iterate import Iterate, search_radius, translation
+from wtfarray._transport.iterate import Iterate, search_radius, translation, translation_of_logs
 from wtfarray._transport.problem import Marginal
 
 COST, UNIT = wtf.grid_cost(6)[0], 0.3
@@ -113,6 +113,25 @@ class TestTranslation:
             to_numpy(translation(problem, array(h), array(Y), None)[0]) for h in (g, g + offset)
         )
         np.testing.assert_allclose(far + offset, near, rtol=0, atol=1e-10)
+
+    def test_in_logarithms_it_is_the_same(self, array):
+        X, Y = partly_reachable()
+        problem = loss_with(band(1), 1.0).bind(array(X))
+        g = np.random.default_rng(3).normal(size=X.shape)
+        live = (array(Y) > 0) & problem.reachable
+        expected = translation(problem, array(g), array(Y), live)
+        found = translation_of_logs(problem, array(g), array(Y), live)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other, rtol=1e-13, atol=1e-14)
+
+    def test_smallest_entry_at_the_lowest_potential(self, array):
+        """``Y exp(-g/lam)`` is 1 in both bins, and each factor of it underflows in one of them."""
+        problem = wtf.Wasserstein(wtf.grid_cost(2), 0.1, 0.1).bind(array([[1.0, 1.0]]))
+        Y = array([[1.0, 1e-310]])
+        g = array([[0.0, -0.1 * 310.0 * math.log(10.0)]])
+        shift, shrunk = translation_of_logs(problem, g, Y, Y > 0)
+        np.testing.assert_allclose(to_numpy(shift), 0.0, atol=1e-13)
+        np.testing.assert_allclose(to_numpy(shrunk), 1.0, rtol=1e-12)
 
 
 class TestSearchRadius:
