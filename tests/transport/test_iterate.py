@@ -126,12 +126,12 @@ class TestTranslation:
 
     def test_smallest_entry_at_the_lowest_potential(self, array):
         """``Y exp(-g/lam)`` is 1 in both bins, and each factor of it underflows in one of them."""
-        problem = wtf.Wasserstein(wtf.grid_cost(2), 0.1, 0.1).bind(array([[1.0, 1.0]]))
-        Y = array([[1.0, 1e-310]])
-        g = array([[0.0, -0.1 * 310.0 * math.log(10.0)]])
+        problem = wtf.Wasserstein(wtf.grid_cost(2), 0.1, 0.1).bind(array([[1e10, 1e10]]))
+        Y = array([[1.0, 1e-307]])
+        g = array([[0.0, -0.1 * 307.0 * math.log(10.0)]])
         shift, shrunk = translation_of_logs(problem, g, Y, Y > 0)
-        np.testing.assert_allclose(to_numpy(shift), 0.0, atol=1e-13)
-        np.testing.assert_allclose(to_numpy(shrunk), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(to_numpy(shift), -0.1 * math.log(1e10), rtol=1e-12)
+        np.testing.assert_allclose(to_numpy(shrunk), 1e10, rtol=1e-12)
 
 
 class TestSearchRadius:
