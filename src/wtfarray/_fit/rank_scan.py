@@ -64,8 +64,7 @@ from wtfarray._fit.team import (
 from wtfarray._losses.labels import check_cost_labels
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import ConjugateLoss, Loss, MaskedLoss
-from wtfarray._losses.selection import bound_loss
-from wtfarray._losses.value import wasserstein
+from wtfarray._losses.value import least_value, wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 
@@ -533,10 +532,9 @@ def _excess(
 
 def _total_excess(loss: Loss, X: Array, Y: Array, mask: Array | None) -> float:
     """
-    The sum over samples of ``Phi(X, Y) - min Phi(X, .)``, where the minimum is ``-Phi*(X, 0)``.
+    The sum over samples of ``Phi(X, Y) - min Phi(X, .)``.
 
-    The minimum of a debiased loss is 0. If the conjugate of the loss is not known, the sum of
-    ``Phi(X, Y)``.
+    If the conjugate of the loss is not known, the sum of ``Phi(X, Y)``.
     """
     xp, total, Y = array_namespace(X), 0.0, observed(Y, mask)
     if X.shape[0] == 0:
@@ -547,10 +545,8 @@ def _total_excess(loss: Loss, X: Array, Y: Array, mask: Array | None) -> float:
         both = _total_excess(loss, xp.concat([X, one]), xp.concat([Y, one]), seen)
         return both - _total_excess(loss, one, one, None)
     for part in losses_of(loss):
-        debiased = isinstance(part, Wasserstein) and part.debias
-        if isinstance(part, ConjugateLoss) and not debiased:
-            bound = bound_loss(part, X, mask)
-            total += float(xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0]))
+        if isinstance(part, ConjugateLoss):
+            total -= least_value(part, X, mask)
         if isinstance(part, Wasserstein):
             total += float(wasserstein(X, Y, part, tol=1e-4, mask=mask).value)
         elif mask is not None and isinstance(part, MaskedLoss):

@@ -222,10 +222,11 @@ class BandedKernel:
         """Log-sum-exps, one bin of all fibres at a time."""
         xp = array_namespace(logs)
         padded = _padded(xp.moveaxis(logs, axis, -1), self.cost.reach, -math.inf, xp)
-        window = xp.arange(self.terms)
+        device = device_of(logs)
+        window = xp.arange(self.terms, device=device)
         bins = mapped(
             lambda i: logsumexp(xp.take(padded, window + i, axis=-1) + self.exponents, -1, xp),
-            xp.arange(self.cost.bins),
+            xp.arange(self.cost.bins, device=device),
         )
         return xp.moveaxis(bins, 0, axis)
 

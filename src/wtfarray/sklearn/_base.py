@@ -35,7 +35,7 @@ from wtfarray._fit.projection import project_samples
 from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
 from wtfarray._fit.team import Interrupts, check_same, team_of
-from wtfarray._losses.value import wasserstein
+from wtfarray._losses.value import least_value, wasserstein
 from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import (
@@ -491,17 +491,14 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
         All samples have mass one.
         """
-        xp, n = array_namespace(Y), whole.data.shape[0]
+        n = whole.data.shape[0]
         X, Y = (self._on_grid(Z) / n for Z in (samples.data, Y))
         if samples.weights is not None:
             # The excess is homogeneous: weights can be applied to the masses.
             X, Y = (Z * spread(samples.weights, Z) for Z in (X, Y))
         mask = None if samples.mask is None else self._on_grid(samples.mask)
-        excess = wasserstein(X, Y, self.loss_, mask=mask).value
-        if not self.loss_.debias:  # whose minimum is 0
-            bound = self.loss_.bind(X, mask)
-            excess = excess + xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0])
-        return max(float(excess), 0.0)
+        excess = float(wasserstein(X, Y, self.loss_, mask=mask).value)
+        return max(excess - least_value(self.loss_, X, mask), 0.0)
 
     def _on_grid(self, X: Array) -> Array:
         if isinstance(X, SparseSamples):

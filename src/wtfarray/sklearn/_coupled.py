@@ -18,7 +18,7 @@ from wtfarray._arrays.sparse import SparseSamples, divided_rows, is_sparse, to_c
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer, positive_number
 from wtfarray._fit.coupled import CoupledOptions, fit_coupled
-from wtfarray._losses.value import wasserstein
+from wtfarray._losses.value import least_value, wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._samples import (
@@ -271,9 +271,8 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 continue
             if weights is not None:  # the excess is homogeneous: they multiply the masses
                 Z, Y = (array * weights[filled, None].astype(Z.dtype) for array in (Z, Y))
-            bound = loss.bind(Z, seen)
-            least = bound.safe_conjugate(np.zeros_like(bound.data))[0].sum()
-            total += weight * float(wasserstein(Z, Y, loss, mask=seen).value + least)
+            value = float(wasserstein(Z, Y, loss, mask=seen).value)
+            total += weight * (value - least_value(loss, Z, seen))
         return total
 
     def _coefficients(
