@@ -2,9 +2,9 @@
 The default solver of a fit, "envelope".
 
 L-BFGS over all blocks at once, then prox-linear steps where the loss has kinks. A small fit that
-has converged is restarted from perturbed points, in case it is at a saddle point. If the model is then close to the
-data, the objective is nearly its smallest possible value, next to which the differences that matter
-are small: L-BFGS is continued with a smaller tolerance.
+has converged is restarted from perturbed points, in case it is at a saddle point. If the model is
+then close to the data, the objective is nearly its smallest possible value, next to which the
+differences that matter are small: L-BFGS is continued with a smaller tolerance.
 """
 
 from __future__ import annotations
