@@ -52,6 +52,17 @@ class TestCoupledWassersteinNMF:
         assert not model.transform(np.full((1, 22), np.nan)).any()
         assert np.isfinite(model.score(X))
 
+    def test_bars_are_shown(self, capsys):
+        pytest.importorskip("tqdm")
+        X = data()
+        model = CoupledWassersteinNMF(2, **FAST, verbose=True)
+        model.fit(X)
+        assert "coupled" in capsys.readouterr().err
+        model.transform(X[:3])
+        assert "coupled" in capsys.readouterr().err
+        model.set_params(verbose=False).transform(X[:3])
+        assert capsys.readouterr().err == ""
+
     def test_grid_search(self):
         search = GridSearchCV(CoupledWassersteinNMF(**FAST), {"n_components": [1, 2]}, cv=2)
         assert search.fit(data()).best_params_ == {"n_components": 2}

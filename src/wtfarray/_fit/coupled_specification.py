@@ -116,6 +116,11 @@ class CoupledSpecification(Specification):
         )
 
     @property
+    def label(self) -> str:
+        """The name of the progress bar."""
+        return "coupled"
+
+    @property
     def units(self) -> tuple[float, ...]:
         """The unit of its data set as each loss sees it."""
         assert isinstance(self.model, CoupledModel)

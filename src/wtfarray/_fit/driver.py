@@ -42,7 +42,11 @@ from wtfarray._transport.problem import TransportProblem
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
 USUAL_MASS = (0.1, 10.0)
-"""Samples with a mass outside this range are probably not normalised."""
+"""
+Samples with a mass outside this range are probably not normalised.
+
+Relative to their mean if a block carries the mass of the data, whose unit then does not matter.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class FitSolution:
 
 def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator) -> FitSolution:
     """Fit from one initialisation."""
-    with ProgressBar(spec.kind, visible=options.progress) as bar:
+    with ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         problem = spec.problem(options.batch)
         start = first_start(spec, problem, options, rng, journal)
@@ -337,7 +341,8 @@ def _advice_on_mass(spec: Specification) -> str:
     if not sums.shared:
         lightest = mass.min()
     low, high = USUAL_MASS
-    if low <= lightest and heaviest <= high:
+    unit = 1.0 if spec.carrier is None else spec.unit
+    if low * unit <= lightest and heaviest <= high * unit:
         return ""
     return (
         f"; samples of X have masses from {lightest:.3g} to {heaviest:.3g}: consider dividing "

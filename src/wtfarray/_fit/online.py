@@ -102,7 +102,7 @@ def solve_online(
     spec: Specification, options: SolverOptions, rng: np.random.Generator
 ) -> FitSolution:
     """Fit by passes over shuffled batches."""
-    with ProgressBar(spec.kind, visible=options.progress) as bar:
+    with ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         state = _stored(options.checkpoint, spec)
         if state is None:

@@ -49,7 +49,7 @@ def best_of(
         return solve(spec, options, rng)
     if options.solver == "dual":
         return _best_of_complete(starts, spec, options, rng)
-    with ProgressBar(spec.kind, visible=options.progress) as bar:
+    with ProgressBar(spec.label, visible=options.progress) as bar:
         journals = [
             Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
             for _ in range(starts)

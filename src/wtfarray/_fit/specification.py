@@ -115,6 +115,11 @@ class Specification:
         return losses_of(self.loss)
 
     @property
+    def label(self) -> str:
+        """The name of the progress bar."""
+        return self.kind
+
+    @property
     def details(self) -> tuple[object, ...]:
         """What else the result depends on."""
         return ()

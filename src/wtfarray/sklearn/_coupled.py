@@ -294,7 +294,9 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             seen = [None if mask is None else mask[rows] for mask in masks]
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                found[rows] = replace(self.fit_, fits=fits).project(arrays, mask=seen)
+                found[rows] = replace(self.fit_, fits=fits).project(
+                    arrays, mask=seen, progress=bool(self.verbose)
+                )
             for warning in caught:
                 message = f"{type(self).__name__}: {warning.message}"
                 warnings.warn(message, ConvergenceWarning, stacklevel=3)
