@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers import assert_close, to_numpy
+from helpers import assert_close, numpy_only, to_numpy
 
+import wtfarray as wtf
 from wtfarray._arrays.masks import as_mask, filled_with_means, observed
 
 X = np.arange(12.0).reshape(3, 4)
@@ -46,6 +47,16 @@ class TestAsMask:
     def test_other_masks_are_refused(self, array, mask, error, message):
         with pytest.raises(error, match=message):
             as_mask("mask", mask, array(X))
+
+
+@numpy_only
+def test_one_entry_per_sample_and_nan_are_refused_with_what_to_pass():
+    Z = np.ones((3, 2, 2))
+    with pytest.raises(ValueError, match=r"broadcasts to .*; mask\[:, None, None\] hides whole"):
+        as_mask("mask", np.array([True, False, True]), Z)
+    Z[1] = np.nan
+    with pytest.raises(ValueError, match=r"X is nan at .*: expected finite values, or mask=~isnan"):
+        wtf.cp(Z, 2, wtf.KullbackLeibler())
 
 
 def test_observed_ignores_what_is_missing(xp, device, array):

@@ -5,7 +5,12 @@ import pytest
 from estimators import FAST, bumps, images
 
 import wtfarray as wtf
-from wtfarray.sklearn import WassersteinCP, WassersteinNMF, WassersteinTucker
+from wtfarray.sklearn import (
+    CoupledWassersteinNMF,
+    WassersteinCP,
+    WassersteinNMF,
+    WassersteinTucker,
+)
 
 pytestmark = pytest.mark.usefixtures("numpy_estimators")
 
@@ -104,3 +109,18 @@ class TestCost:
             WassersteinTucker((2, 2)).fit(images())
         with pytest.raises(ValueError, match="lam is inf: expected a finite number"):
             WassersteinTucker(lam=np.inf).fit(images())
+
+
+def test_labels_of_a_cost_are_those_of_the_features():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).gamma(1.0, size=(6, 4)), columns=list("abcd"))
+    cost = wtf.feature_cost(X)
+    WassersteinNMF(2, cost=cost, tol=1e-2, random_state=0).fit(X)
+    WassersteinNMF(2, cost=cost, tol=1e-2, random_state=0).fit(X.to_numpy())
+    message = "cost has the label 'a' at index 0 of mode 0, where X has 'd': expected the same"
+    turned = X[list("dcba")]
+    with pytest.raises(ValueError, match=message):
+        WassersteinNMF(2, cost=cost).fit(turned)
+    both = pandas.concat([X.rename(columns=str.upper), turned], axis=1)
+    with pytest.raises(ValueError, match=message):
+        CoupledWassersteinNMF(2, blocks=(4, 4), costs=["cosine", cost]).fit(both)

@@ -34,6 +34,9 @@ def as_mask(
     shape = tuple(X.shape)
     if not broadcasts(tuple(mask.shape), shape):
         msg = f"{name} has shape {tuple(mask.shape)}: expected one that broadcasts to {shape}"
+        if tuple(mask.shape) == shape[:1]:
+            index = ", ".join([":", *("None" for _ in shape[1:])])
+            msg += f"; {name}[{index}] hides whole samples"
         raise ValueError(msg)
     if bool(xp.all(mask)):
         return None

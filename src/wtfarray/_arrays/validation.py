@@ -120,6 +120,12 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
         raise ValueError(msg)
     # One pass for valid data, which NaN and inf are not either.
     if not bool(xp.all((array >= 0) & (array < math.inf))):
+        refuse_where(
+            xp.isnan(array),
+            name,
+            array,
+            f"finite values, or mask=~isnan({name}) for missing entries, where there is a mask",
+        )
         refuse_where(~xp.isfinite(array), name, array, "finite values")
         refuse_where(array < 0, name, array, f"non-negative values; {negative_advice(name, array)}")
     return array

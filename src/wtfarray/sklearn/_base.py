@@ -238,6 +238,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             self.lam,
             self._grid_shape,
             samples,
+            getattr(self, "feature_names_in_", None),
             debias=self.debias,
             source_lam=self.source_lam,
         )

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from wtfarray._arrays.axes import Axis, check_labels
 from wtfarray._arrays.masks import filled_with_means
 from wtfarray._arrays.samples import flat
 from wtfarray._arrays.sparse import SparseSamples
@@ -60,12 +61,14 @@ def transport_loss(
     lam: float,
     grid: tuple[int, ...],
     samples: Samples,
+    names: Sequence[str] | None = None,
     **options: Any,
 ) -> Wasserstein:
     """
     The loss for samples on a grid, with the cost scaled to mean one.
 
-    ``options`` are those of `Wasserstein`.
+    ``names`` are those of the features, which a cost with labels must have as well; ``options``
+    are those of `Wasserstein`.
     """
     modes: tuple[tuple[int, ...], ...] | None = None
     if isinstance(cost, str) and cost in METRICS:
@@ -82,6 +85,8 @@ def transport_loss(
         msg = f"cost has {len(cost)} matrices: expected {len(grid)}, one per axis of {grid}"
         raise ValueError(msg)
     given = Wasserstein(cost, eps, lam, modes, **options)
+    if names is not None and len(given.labels) == 1:
+        check_labels("cost", given.labels[0], 0, Axis(values=list(names)), "X")
     scale = given.mean_cost() or 1.0  # the cost of a single bin is zero
     costs = [map_cost(lambda numbers: numbers / scale, matrix) for matrix in given.costs]
     return replace(given, costs=tuple(costs))

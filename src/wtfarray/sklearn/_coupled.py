@@ -146,6 +146,8 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         if len(costs) != len(data):
             msg = f"costs has {len(costs)} entries: expected {len(data)}, one per data set"
             raise ValueError(msg)
+        ends = np.cumsum([part.shape[1] for part in data])
+        names = getattr(self, "feature_names_in_", None)
         self.losses_ = [
             transport_loss(
                 cost,
@@ -153,8 +155,9 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 self.lam,
                 (part.shape[1],),
                 _samples(part, mask, scaled),
+                None if names is None else names[end - part.shape[1] : end],
             )
-            for cost, part, mask in zip(costs, data, masks, strict=True)
+            for cost, part, mask, end in zip(costs, data, masks, ends, strict=True)
         ]
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         atoms = positive_number("rho_atoms", self.rho_atoms) * n / rank
