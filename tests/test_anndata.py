@@ -116,6 +116,17 @@ class TestAnnData:
         with pytest.raises((TypeError, ValueError), match=message):
             wad.nmf(data, 2)
 
+    @pytest.mark.parametrize("kind", ["dense", "sparse"])
+    def test_centred_data_are_refused_by_name(self, kind):
+        X = counts() - counts().mean(axis=0)
+        if kind == "sparse":
+            X = pytest.importorskip("scipy.sparse").csr_matrix(X)
+        data = stand_in(counts())
+        data.layers["scaled"] = X
+        message = r"data.layers\['scaled'\] has negative entries: .* another layer; \d+ of \d+ ent"
+        with pytest.raises(ValueError, match=message):
+            wad.nmf(data, 2, layer="scaled")
+
     def test_data_in_layers_only(self):
         data = stand_in(counts())
         data.X = None
@@ -181,6 +192,12 @@ class TestMuData:
         np.testing.assert_allclose(fit.coefficients.sum(axis=1), 1.0)
         assert np.array_equal(fit.coefficients, found.coefficients)
 
+    def test_modalities_of_different_dtypes(self):
+        data = self.stand_in()
+        data.mod["rna"].X = data.mod["rna"].X.astype(np.float32)
+        losses = dict.fromkeys(data.mod, wtf.KullbackLeibler())
+        assert wad.nmf(data, 2, losses, **FAST).coefficients.dtype == np.float64
+
     def test_modality_in_another_order(self):
         sparse = pytest.importorskip("scipy.sparse")
         losses = dict.fromkeys(["rna", "protein"], wtf.KullbackLeibler())
@@ -211,6 +228,12 @@ class TestPackages:
         data.write_h5ad(tmp_path / "data.h5ad")
         read = package.read_h5ad(tmp_path / "data.h5ad")
         assert np.array_equal(read.varm["wtf"], data.varm["wtf"])
+
+    def test_view(self):
+        package = pytest.importorskip("anndata")
+        sparse = pytest.importorskip("scipy.sparse")
+        data = package.AnnData(sparse.csr_matrix(counts()))[:8]
+        assert wad.nmf(data, 2, wtf.KullbackLeibler(), **FAST).shape == (8, GENES)
 
     @pytest.mark.filterwarnings("ignore:From 0.4:FutureWarning")  # of the constructor
     def test_mudata(self):

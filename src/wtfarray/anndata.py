@@ -13,7 +13,7 @@ from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.containers import is_a
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.sparse import divided_rows, is_sparse, to_csr
-from wtfarray._arrays.validation import instance_of
+from wtfarray._arrays.validation import instance_of, negative_advice
 from wtfarray._fit import factorise
 from wtfarray._fit.coupled import coupled
 from wtfarray._fit.coupled_result import CoupledFactorisation
@@ -153,8 +153,9 @@ def _nmf_of_modalities(
         axes.append((Axis("cell", _names(data.obs_names)), Axis("feature", labels)))
         if losses.get(name) is None:
             losses[name] = _default_loss(X)
+    dtype = np.result_type(*(array.dtype for array in arrays))
     fit = coupled(
-        arrays,
+        [array if array.dtype == dtype else array.astype(dtype) for array in arrays],
         rank,
         [losses[name] for name in modalities],
         weights=[shares.get(name, 1.0) for name in modalities],
@@ -232,11 +233,24 @@ def _matrix(
         X = np.asarray(X)
         X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
         mass = X.sum(axis=1)
+    _refuse_negative(f"{name}.X" if layer is None else f"{name}.layers[{layer!r}]", X)
     filled = ~(mass == 0)  # also of cells with bad entries, which the fit refuses
     if normalise:
         divisors = np.where(mass > 0, mass, 1)
         X = divided_rows(X, divisors) if is_sparse(X) else X / divisors[:, None]
     return X, filled
+
+
+def _refuse_negative(name: str, X: Any) -> None:
+    """Refuse data that were centred, such as z-scores, or that have small negative noise."""
+    values = X.data if is_sparse(X) else X
+    if not (values < 0).any():
+        return
+    msg = (
+        f"{name} has negative entries: expected counts or other data of at least 0, which may be "
+        f"in another layer; {negative_advice('X', np.nan_to_num(values))}"
+    )
+    raise ValueError(msg)
 
 
 def _in_order(X: Any, place: NDArray[np.intp], cells: int) -> Any:

@@ -93,6 +93,13 @@ class TestScipy:
             with pytest.raises(ValueError, match=f"X has the entry {bad}: expected finite"):
                 wtf.feature_cost(scipy_sparse("csr_array", Z))
 
+    def test_derived_classes_are_recognised(self):
+        """Such as the views of AnnData."""
+        sparse = pytest.importorskip("scipy.sparse")
+        view = type("View", (sparse.csr_matrix,), {"__module__": "anndata.views"})
+        assert is_sparse(view(X))
+        assert not is_sparse(view)
+
     def test_helpers(self):
         Z = scipy_sparse("csc_array")
         assert is_sparse(Z)

@@ -18,7 +18,8 @@ UNNAMED = re.compile(r"dim_\d+")
 def is_a(value: object, package: str, kind: str) -> bool:
     """Whether a value is an instance of a class of a package, or of one derived from it."""
     return any(
-        c.__name__ == kind and c.__module__.partition(".")[0] == package for c in type(value).mro()
+        c.__name__ == kind and c.__module__.partition(".")[0] == package
+        for c in type(value).__mro__
     )
 
 

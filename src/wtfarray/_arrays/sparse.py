@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wtfarray._arrays.validation import negative_advice
+
 PACKAGES = ("scipy", "sparse")
 
 
 def is_sparse(array: object) -> bool:
-    """Whether this is a sparse matrix or array of SciPy, or of the package ``sparse``."""
-    package = type(array).__module__.partition(".")[0]
+    """Whether this is a sparse matrix or array of SciPy or ``sparse``, or of a derived class."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(array).__mro__}
     has_methods = any(hasattr(array, name) for name in ("toarray", "todense"))
-    return package in PACKAGES and has_methods and hasattr(array, "nnz")
+    return not packages.isdisjoint(PACKAGES) and has_methods and hasattr(array, "nnz")
 
 
 def to_dense(array: Any) -> NDArray[Any]:
@@ -117,4 +119,6 @@ def refuse_bad_entries(name: str, array: Any) -> None:
     if bad.size:
         others = "" if bad.size == 1 else f" and {bad.size - 1} more such"
         msg = f"{name} has the entry {bad[0]}{others}: expected finite, non-negative values"
+        if np.isfinite(bad).all():
+            msg += f"; {negative_advice(name, stored)}"
         raise ValueError(msg)
