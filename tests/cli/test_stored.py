@@ -8,6 +8,7 @@ from helpers import numpy_only
 
 import wtfarray as wtf
 from wtfarray.cli._stored import samples_in_file
+from wtfarray.distributed import threads
 
 pytestmark = numpy_only
 
@@ -26,7 +27,7 @@ def test_fit_is_that_of_the_array_in_chunks(tmp_path):
 
 def test_missing_and_normalised_samples():
     X = 3.0 * data()
-    X[2, 1] = X[4] = -1.0
+    X[2, 1] = X[4, :, 2] = -1.0
     np.save("gaps.npy", X)
     words = ("--missing", -1, "--normalise", "--out")
     assert run("fit", "gaps.npy", *QUICK, *words, "a.npz").exit_code == 0
@@ -34,7 +35,7 @@ def test_missing_and_normalised_samples():
     whole, chunks = wtf.load("a.npz"), wtf.load("b.npz")
     assert chunks.constraints == whole.constraints
     assert abs(chunks.objective - whole.objective) < 1e-2 * abs(whole.objective)
-    assert (chunks.dual[4] == 0.0).all()
+    assert (chunks.dual[4, :, 2] == 0.0).all()
 
 
 def test_online_solver_has_defaults_of_its_own():
@@ -57,6 +58,15 @@ def test_only_some_samples_are_read():
     assert part.dtype == samples.dtype == np.float32
     np.testing.assert_allclose(part, data()[2:4], rtol=1e-6)
     assert seen[1:3].all()
+
+
+def test_each_process_reads_its_part():
+    parts = []
+    for comm in threads(3):
+        library = ("numpy", None, "float64", comm)
+        samples, _ = samples_in_file(Path("X.npy"), None, None, *library, normalise=False)
+        parts.append(samples[0 : samples.shape[0]])
+    np.testing.assert_array_equal(np.concatenate(parts), data())
 
 
 def test_refusals():

@@ -11,10 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fitting import data, planted, transport
-from helpers import to_numpy
+from helpers import set_thresholds, to_numpy
 from stored_data import Sliceable, trace
+from teams import (
+    GRID_LOSS,
+    TIMEOUT,
+    assert_alike,
+    images,
+    quietly,
+    relative_differences,
+    traced,
+)
 
 import wtfarray as wtf
+from wtfarray._transport import anderson
+from wtfarray.distributed import gather, run_threads
 
 
 class MaskedHuber:
@@ -188,6 +199,67 @@ class TestFits:
         options = {"constraints": ("rows", "columns"), "chunk": 2, "batch": 2}
         with pytest.raises(ValueError, match="sample 4 of X has"):
             wtf.nmf(X, 2, transport(lam=math.inf), **options)
+
+
+def team(X, cuts, *, mask=None, last=8, **options):
+    """Fits of several processes, each of which reads its own part in chunks."""
+
+    def fit(comm):
+        mine = [None if a is None else np.split(a, cuts)[comm.rank] for a in (X, mask)]
+        given = {"rng": 0, "batch": 2, "chunk": 4, "comm": comm, **options}
+        return traced(wtf.cp, Sliceable(mine[0]), 2, GRID_LOSS, mask=mine[1], last=last, **given)
+
+    return run_threads(fit, len(cuts) + 1, timeout=TIMEOUT)
+
+
+@quietly
+@pytest.mark.usefixtures("on_numpy")
+class TestTeam:
+    @pytest.mark.parametrize(
+        "options", [{}, {"init": "nnsvd"}, {"constraints": ("columns",) * 3}, {"masked": True}]
+    )
+    def test_first_steps_are_those_of_one_process(self, options, monkeypatch):
+        """Entries are missing on one process only; batches are the same as those of one."""
+        monkeypatch.setattr(anderson, "STORED", "float64")
+        X, given = images(24), dict(options)
+        if given.pop("masked", False):
+            given["mask"] = np.random.default_rng(1).uniform(size=X.shape) > 0.2
+            given["mask"][12:] = True
+        one = traced(wtf.cp, X, 2, GRID_LOSS, rng=0, batch=2, chunk=4, last=8, **given)
+        found = team(X, [4, 12], **given)
+        # Inner problems start without secants in each evaluation, and amplify rounding.
+        assert relative_differences(one, found[0], 8).max() <= 1e-9
+        assert_alike(found)
+        assert [trace.fit.dual.shape[0] for trace in found] == [4, 8, 12]
+
+    def test_small_and_large_files_are_fitted_together(self, monkeypatch):
+        """One process has so few samples that it would read them into memory if it were alone."""
+        set_thresholds(monkeypatch, chunk_entries=100)
+        found = team(images(8), [2], chunk=None, batch=None, last=2)
+        assert_alike(found)
+        assert [trace.fit.dual.shape for trace in found] == [(2, 6, 6), (6, 6, 6)]
+
+    def test_fit_continues_on_other_shards(self, tmp_path):
+        X, path = images(24), tmp_path / "state"
+        through = team(X, [4, 12], last=14)
+        first = team(X, [4, 12], last=11, checkpoint=path)
+        assert first[0].fit.n_iter == 11
+        continued = team(X, [10], last=3, checkpoint=path)
+        assert continued[0].fit.n_iter == 14
+        assert continued[0].steps[-1] == pytest.approx(through[0].steps[-1], rel=1e-3)
+
+    def test_gathered_fit_has_the_dual_variable_of_all(self):
+        def fit(comm):
+            mine = np.split(images(8), [3])[comm.rank]
+            options = {"rng": 0, "chunk": 2, "max_iter": 2, "comm": comm}
+            return gather(wtf.nmf(Sliceable(mine), 2, GRID_LOSS, **options), comm)
+
+        whole, _ = run_threads(fit, 2, timeout=TIMEOUT)
+        assert whole.dual.shape == (8, 6, 6)
+
+    def test_process_without_samples_is_refused_by_name(self):
+        with pytest.raises((ValueError, RuntimeError), match=r"X has shape \(0, 6, 6\)"):
+            team(images(8), [0])
 
 
 @pytest.mark.usefixtures("on_numpy")

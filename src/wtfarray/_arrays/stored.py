@@ -59,12 +59,19 @@ class Summary:
 
     mass: NDArray[np.float64]
     """Of each sample, (n,)."""
-    positive_share: float
-    """Of the entries that were observed."""
+    positive: float
+    """Number of positive entries."""
+    observed: float
+    """Number of entries that were observed."""
     complete: bool
     """Whether all entries were observed."""
     unit: bool
     """Whether all samples have mass one."""
+
+    @property
+    def positive_share(self) -> float:
+        """The share of positive entries among those that were observed."""
+        return self.positive / self.observed
 
 
 class StoredData:
@@ -157,9 +164,9 @@ class StoredData:
         both = prepare if before is None else lambda part: prepare(before(part))
         return StoredData(self.source, self.chunk, self.scratch, both, self.mask)
 
-    def without_mask(self) -> StoredData:
-        """The same data, all of which were observed."""
-        return StoredData(self.source, self.chunk, self.scratch, self._prepare)
+    def with_mask(self, mask: StoredMask | None) -> StoredData:
+        """The same data with another mask, None if all of them were observed."""
+        return StoredData(self.source, self.chunk, self.scratch, self._prepare, mask)
 
     def masses(self, name: str) -> NDArray[np.float64]:
         """The mass of each sample, (n,); check as well that data are finite and not negative."""
@@ -170,8 +177,12 @@ class StoredData:
             del part
         return mass
 
-    def summary(self, name: str) -> Summary:
-        """Check that the data are finite and not negative, in one pass."""
+    def summary(self, name: str, *, shared: bool = False) -> Summary:
+        """
+        Check that the data are finite and not negative, in one pass.
+
+        If other processes have samples as well, ``shared``, those of this one may be empty.
+        """
         mass, positive, count, unit = np.empty(self.samples), 0.0, 0.0, True
         for rows, part, seen in self.masked_chunks():
             xp = array_namespace(part)
@@ -187,8 +198,9 @@ class StoredData:
             entries = math.prod(part.shape)
             count += entries if seen is None else float(xp.sum(xp.astype(seen, part.dtype)))
             del part, seen
-        refuse_total(name, float(mass.sum()), self.like, positive=positive > 0)
-        return Summary(mass, positive / count, count == math.prod(self.shape), unit)
+        if not shared:
+            refuse_total(name, float(mass.sum()), self.like, positive=positive > 0)
+        return Summary(mass, positive, count, count == math.prod(self.shape), unit)
 
 
 def _check_chunk(name: str, rows: slice, part: Array) -> None:

@@ -132,7 +132,7 @@ def coarser(spec: Specification) -> Specification | None:
     X, mask, summary = spec.X, spec.mask, None
     if isinstance(X, StoredData):
         X = X.prepared(partial(_merged, modes=modes))
-        summary = X.summary("X")
+        summary = X.summary("X", shared=spec.shards.shared)
     else:
         X = _merged(X, modes)
     if mask is not None:

@@ -192,6 +192,7 @@ def _streamed_problem(
         for s in sources
         for loss in losses_of(s.loss)
     ]
+    losses = StreamedSources(parts, data, spec.sample_weight, batch)
     return StreamedProblem(
         model=spec.model,
         terms=[],
@@ -200,8 +201,9 @@ def _streamed_problem(
         free=spec.free,
         shape=tuple(data.shape),
         units=spec.units,
-        losses=StreamedSources(parts, data, spec.sample_weight, batch),
+        losses=losses,
         scales=tuple(scales),
+        batches=losses.batches,
     )
 
 
@@ -420,11 +422,11 @@ def _side_by_side(
     if isinstance(first, StoredData):
         data = StoredData(SideBySide([source.X for source in sources]), first.chunk)
         summaries = [source.summary for source in sources if source.summary is not None]
-        sizes = [source.features for source in sources]
-        pairs = zip(sizes, summaries, strict=True)
-        share = sum(size * found.positive_share for size, found in pairs) / sum(sizes)
+        positive, count = (
+            sum(getattr(found, name) for found in summaries) for name in ("positive", "observed")
+        )
         mass = np.sum([found.mass for found in summaries], axis=0)
-        return data, None, Summary(mass, share, complete=True, unit=unit)
+        return data, None, Summary(mass, positive, count, complete=True, unit=unit)
     xp, mask = array_namespace(first), None
     if any(source.mask is not None for source in sources):
         mask = xp.concat([_flat_mask(source) for source in sources], axis=1)

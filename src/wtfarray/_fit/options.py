@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Literal, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.communicator import Communicator
@@ -20,6 +21,7 @@ from wtfarray._arrays.validation import check_function, one_of, positive_integer
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.journal import FitState
+from wtfarray._fit.resplit import WORD, digest_of_samples
 from wtfarray._fit.shared_checkpoint import SharedCheckpoint
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.team import check_same, loss_identity, seed_identity
@@ -197,9 +199,21 @@ def _checkpoint(
         *spec.details,
     )
     if shards.shared:
-        rows = [*_contents(spec), *weights, *blocks[:1]]
-        return SharedCheckpoint(path, [*arrays, *blocks[1:]], arguments, shards, rows)
+        own = _digest(spec, [*weights, *blocks[:1]])
+        return SharedCheckpoint(path, [*arrays, *blocks[1:]], arguments, shards, own)
     return Checkpoint(path, chain(_contents(spec), arrays, weights, blocks), arguments)
+
+
+def _digest(spec: Specification, others: Sequence[Array]) -> NDArray[np.float64]:
+    """What identifies the samples of this process; ``others`` have a row for each of them."""
+    total = np.zeros(4)
+    for rows, part, seen in masked_chunks_of(spec.X, spec.mask):
+        here = slice(0, part.shape[0]) if rows is None else rows
+        arrays = [part, *(array[here, ...] for array in others)]
+        if seen is not None:
+            arrays.append(array_namespace(part).astype(seen, part.dtype))
+        total += digest_of_samples(arrays, spec.shards.first + here.start)
+    return total % WORD
 
 
 def _contents(spec: Specification) -> Iterator[Array]:

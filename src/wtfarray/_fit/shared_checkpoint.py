@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wtfarray._arrays.shards import Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.checkpoint import Checkpoint, Stored, stored_state
 from wtfarray._fit.journal import Record
-from wtfarray._fit.resplit import EXPECTED, WORD, digest_of_samples, resplit, rounded
+from wtfarray._fit.resplit import EXPECTED, WORD, resplit, rounded
 from wtfarray._fit.storage import get, reading, write_atomically
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import Progress
@@ -39,11 +40,12 @@ class SharedCheckpoint(Checkpoint):
         arrays: Iterable[Array],
         arguments: object,
         shards: Shards,
-        rows: Sequence[Array],
+        digest: NDArray[np.float64],
     ) -> None:
         super().__init__(path, arrays, rounded(arguments))
         self._shards = shards
-        self._own = digest_of_samples(rows, shards.first)
+        self._own = digest
+        """Of the samples of this process."""
         self._agreed = False
         """Whether the identity is that of the samples of all processes."""
         self._manifest = self.path

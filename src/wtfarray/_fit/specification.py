@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal
 
+import numpy as np
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
@@ -15,7 +16,13 @@ from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.masks import as_mask, observed
 from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.shards import WHOLE, Shards
-from wtfarray._arrays.stored import StoredData, Summary, is_stored, like
+from wtfarray._arrays.stored import (
+    StoredData,
+    Summary,
+    is_larger_than_a_chunk,
+    is_stored,
+    like,
+)
 from wtfarray._arrays.stored_mask import StoredMask
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
@@ -141,9 +148,11 @@ class Specification:
                 constraints=self.constraints,
                 free=self.free,
                 shape=tuple(self.X.shape),
+                shards=self.shards,
                 units=self.units,
                 losses=losses,
-                scales=streamed_scales(losses, self.summary.mass),
+                scales=streamed_scales(losses, self.summary.mass, self.shards.sums),
+                batches=int(self.shards.sums.numbers(losses.batches)[0]),
             )
         return FactorisationProblem(
             model=self.model,
@@ -178,18 +187,16 @@ def specify(
 ) -> Specification:
     """Check the arguments of a fit and fill in the defaults."""
     sums = Sums(comm)
+    chunked = sums.shared and sums.any(chunk is not None or is_larger_than_a_chunk(X))
 
     def check() -> tuple[Array, Array | None, Array | None, Summary | None]:
-        if chunk is None and not is_stored(X):
+        if not chunked and chunk is None and (sums.shared or not is_stored(X)):
             data, seen, summary = *_in_memory(X, mask, shared=comm is not None), None
             if scratch is not None:
                 msg = "scratch was given for an array in memory: expected None, or a chunk as well"
                 raise ValueError(msg)
         else:
-            if comm is not None:
-                msg = "comm was given with an X that is read in chunks: expected one or the other"
-                raise ValueError(msg)
-            data, seen, summary = _read_in_chunks(X, loss, mask, chunk, scratch)
+            data, seen, summary = _read_in_chunks(X, loss, mask, chunk, scratch, shared=sums.shared)
         instance_of("loss", loss, Loss, LOSS)
         sizes = _mode_sizes(kind, tuple(data.shape))
         _ranks(kind, rank, len(sizes))
@@ -204,15 +211,20 @@ def specify(
 
     X, sample_weight, mask, summary = sums.agree(check)
     if sums.any(mask is not None) and mask is None:
-        mask = X >= 0  # all of this part was observed, but not of the others
+        # All of this part was observed, but not of the others.
+        if isinstance(X, StoredData):
+            mask = StoredMask(np.ones((1,), dtype=bool), X.shape)
+            X = X.with_mask(mask)
+        else:
+            mask = X >= 0
     arguments = (kind, X, rank, loss, rho, constraints, weights, fixed, sample_weight, mask)
     if comm is None:
         return _specified(*arguments, WHOLE, summary, entropy_share)
     same = {"rank": rank, "rho": rho, "constraints": constraints, "weights": weights}
     check_same(sums, {"The model": kind, **same, "fixed": fixed})
-    shards = _shards(comm, X, loss, sample_weight, interrupted)
+    shards = _shards(comm, X, loss, sample_weight, summary, interrupted)
     try:
-        return _specified(*arguments, shards, None, entropy_share)
+        return _specified(*arguments, shards, summary, entropy_share)
     except Exception as error:  # noqa: BLE001 -- the same on every rank, as the arguments are
         raise AgreedError(error) from None
 
@@ -222,10 +234,12 @@ def _shards(
     X: Array,
     loss: Loss,
     sample_weight: Array | None,
+    summary: Summary | None,
     interrupted: Callable[[], bool],
 ) -> Shards:
     """The samples of all processes, whose data have to fit together."""
-    xp, sums = array_namespace(X), Sums(comm)
+    data, sums = like(X), Sums(comm)
+    xp = array_namespace(data)
     check_same(
         sums,
         {
@@ -236,12 +250,14 @@ def _shards(
         },
     )
     shards = Shards(sums, counts_of(X.shape[0], comm), interrupted)
-    totals = [float(xp.sum(X)), 0.0 if sample_weight is None else float(xp.sum(sample_weight))]
-    mass, weight = sums.numbers(*totals)
+    here = float(xp.sum(X)) if summary is None else float(summary.mass.sum())
+    weighted = 0.0 if sample_weight is None else float(xp.sum(sample_weight))
+    mass, weight = sums.numbers(here, weighted)
     try:
-        refuse_total("X", mass, X, positive=mass != 0.0, ranks=", on all ranks")
+        ranks = ", on all ranks"
+        refuse_total("X", mass, data, positive=mass != 0.0, ranks=ranks)
         if sample_weight is not None:
-            refuse_total("sample_weight", weight, X, positive=weight != 0.0, ranks=", on all ranks")
+            refuse_total("sample_weight", weight, data, positive=weight != 0.0, ranks=ranks)
     except ValueError as error:
         raise AgreedError(error) from None
     return shards
@@ -266,12 +282,12 @@ def _specified(
     sizes = _mode_sizes(kind, tuple(X.shape))
     ranks = _ranks(kind, rank, len(sizes))
     sampled = is_sampled(loss, tuple(X.shape))
-    if summary is None:
-        xp = array_namespace(X)
-        normalised = sampled and shards.sums.all(_has_unit_samples(X, mask))
-        (mass,) = shards.sums.numbers(float(xp.sum(X)))
-    else:
-        normalised, mass = summary.unit, float(summary.mass.sum())
+    here, ones = (
+        (float(array_namespace(X).sum(X)), sampled and _has_unit_samples(X, mask))
+        if summary is None
+        else (float(summary.mass.sum()), summary.unit)
+    )
+    normalised, (mass,) = shards.sums.all(ones), shards.sums.numbers(here)
     chosen = _constraints(
         kind, constraints, len(sizes), sampled=sampled, unit=normalised, complete=mask is None
     )
@@ -344,8 +360,15 @@ def _read_in_chunks(
     mask: Array | None,
     chunk: int | None,
     scratch: str | PathLike[str] | None,
+    *,
+    shared: bool,
 ) -> tuple[Array, Array | None, Summary | None]:
-    """Data that are read in chunks, and what a pass over them found; small ones in memory."""
+    """
+    Data that are read in chunks, and what a pass over them found.
+
+    Small ones are read into memory, unless other processes have samples as well, ``shared``, of
+    which some are not.
+    """
     instance_of("loss", loss, Loss, LOSS)
     if chunk is not None:
         chunk = positive_integer("chunk", chunk)
@@ -353,7 +376,7 @@ def _read_in_chunks(
         common_namespace(X=X)  # refuses what is no array
     seen = None if mask is None else StoredMask(mask, tuple(int(n) for n in X.shape))
     data = StoredData(X, chunk, scratch)
-    if chunk is None and data.chunk == data.samples:
+    if chunk is None and data.chunk == data.samples and not shared:
         whole = data.read(slice(0, data.samples))
         known = None if seen is None else seen.read(slice(0, data.samples), whole)
         return *_in_memory(whole, known, shared=False), None
@@ -366,14 +389,16 @@ def _read_in_chunks(
         msg = f"{unsupported} for an X that is read in chunks of samples: expected X in memory"
         raise ValueError(msg)
     data = StoredData(X, chunk, scratch, mask=seen)
-    summary = data.summary("X")
+    summary = data.summary("X", shared=shared)
     if seen is not None and summary.complete:
-        data, seen = data.without_mask(), None
+        data, seen = data.with_mask(None), None
     return data, seen, summary
 
 
 def _in_memory(X: Array, mask: Array | None, *, shared: bool) -> tuple[Array, Array | None]:
     """The checked array, 0 where it was not observed, and its mask."""
+    if is_stored(X):
+        X = np.asarray(X[0 : X.shape[0]])
     xp = common_namespace(X=X)
     seen = as_mask("mask", mask, on_one_device("X", X), shared=shared)
     return (as_shard if shared else as_data)("X", observed(X, seen), xp), seen

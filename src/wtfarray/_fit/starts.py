@@ -46,8 +46,7 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
     """Initial blocks on the grid of the data, by a named method or as given."""
     X, shards = spec.X, spec.shards
     if init is None:
-        share = spec.summary.positive_share if spec.summary is not None else _positive_share(spec)
-        init = default_start(share)
+        init = default_start(_positive_share(spec))
     coarsest = max(
         (
             coarsest_level(loss.mean_cost(), loss.eps)
@@ -81,6 +80,9 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
 def _positive_share(spec: Specification) -> float:
     """The share of positive entries among the observed ones."""
     X, mask, sums = spec.X, spec.mask, spec.shards.sums
+    if spec.summary is not None:
+        positive, entries = sums.numbers(spec.summary.positive, spec.summary.observed)
+        return positive / entries
     xp = array_namespace(X)
     if sums.shared:
         seen = math.prod(X.shape) if mask is None else float(xp.sum(xp.astype(mask, X.dtype)))

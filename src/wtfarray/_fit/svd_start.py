@@ -42,7 +42,7 @@ def svd_factors(
         complete = X if mask is None else filled_with_means(X, mask, shards.sums)
         matrix = array_namespace(X).reshape(complete, sizes)
         return [svd_factor(matrix, k, r, rng, shards) for k, r in enumerate(ranks)]
-    means = None if mask is None else _means(X)
+    means = None if mask is None else _means(X, shards.sums)
 
     def parts() -> Iterator[tuple[slice, Array]]:
         for rows, part, seen in X.masked_chunks():
@@ -51,7 +51,7 @@ def svd_factors(
             yield rows, xp.reshape(data, (rows.stop - rows.start, *sizes[1:]))
             del part, seen, data
 
-    return [_svd_factor(parts, sizes, X.like, k, r, rng, WHOLE) for k, r in enumerate(ranks)]
+    return [_svd_factor(parts, sizes, X.like, k, r, rng, shards) for k, r in enumerate(ranks)]
 
 
 def svd_factor(
@@ -145,7 +145,7 @@ def _signed_squares(columns: Array) -> Array:
     return xp.stack([xp.sum(part**2.0, axis=0) for part in parts])
 
 
-def _means(X: StoredData) -> Array:
+def _means(X: StoredData, sums: Sums) -> Array:
     """The mean of each entry over the samples that have it; otherwise of all observed entries."""
     totals, counts = [], []
     for _, part, seen in X.masked_chunks():
@@ -153,7 +153,7 @@ def _means(X: StoredData) -> Array:
         totals.append(xp.sum(part, axis=0))
         counts.append(xp.sum(xp.astype(seen, part.dtype), axis=0))
         del part, seen
-    total, count = _added(totals), _added(counts)
+    total, count = sums.arrays([_added(totals), _added(counts)])[0]
     mean = xp.sum(total) / xp.sum(count)
     return xp.where(count > 0, total / xp.where(count > 0, count, 1.0), mean)
 

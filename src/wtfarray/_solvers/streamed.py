@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.streamed import StreamedLosses
 from wtfarray._losses.term import TermValue
@@ -33,6 +34,8 @@ class StreamedProblem(FactorisationProblem):
     losses: StreamedLosses
     scales: tuple[float, ...]
     """The scale of each loss: eps times the mass."""
+    batches: int
+    """Number of batches, of all processes."""
 
     @property
     def scale(self) -> float:
@@ -98,14 +101,16 @@ class StreamedProblem(FactorisationProblem):
         rows_of_first: list[Array] = []
         others: list[Array] = []
         for rows, part in self.parts():
-            value = part.evaluate(at_rows(blocks, rows), tolerance / self.losses.batches, max_iter)
+            value = part.evaluate(at_rows(blocks, rows), tolerance / self.batches, max_iter)
             if value is None:
-                return None
+                break
             first, *rest = value.adjoints
             rows_of_first.append(first)
             others = [a + b for a, b in zip(others, rest, strict=True)] if others else rest
             found.append(replace(value, adjoints=[]))
             self.losses.store(files, rows, part.terms)
+        if self.shards.sums.any(value is None):
+            return None
         self.losses.state = files
         first = rows_of_first[0] if len(rows_of_first) == 1 else xp.concat(rows_of_first)
         return LossValue(
@@ -123,10 +128,12 @@ class StreamedProblem(FactorisationProblem):
         entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
         few = min(ROUGH_ITERATIONS, iterations)
         rough = self.evaluate(blocks, 0.1 * self.scale, few)
-        total = math.nan if rough is None else rough.value + rough.error + entropy
-        allowed = share * self.magnitude(total) / self.losses.batches
+        total, sums = math.nan, self.shards.sums
+        if rough is not None:
+            total = sums.numbers(rough.value + rough.error)[0] + entropy
+        allowed = share * self.magnitude(total) / self.batches
         files, dual = self.losses.begin(), self.losses.file(self.shape)
-        value, gap = entropy, 0.0
+        value, gap = 0.0, 0.0
         for rows, part in self.parts():
             model = part.tensor(at_rows(blocks, rows))
             exact = [
@@ -137,6 +144,8 @@ class StreamedProblem(FactorisationProblem):
             dual.write(rows.start, to_host(observed(exact[0].gradient, part.mask)))
             self.losses.store(files, rows, part.terms)
         self.losses.state = files
+        value, gap = sums.numbers(value, gap)
+        value += entropy
         converged = gap <= share * self.magnitude(value)
         return TermValue(value, gap, gap, dual, converged)
 
@@ -156,10 +165,10 @@ def at_rows(blocks: Sequence[Array], rows: slice | None) -> list[Array]:
     return list(blocks) if rows is None else [blocks[0][rows, :], *blocks[1:]]
 
 
-def streamed_scales(losses: StreamedLosses, mass: Array) -> tuple[float, ...]:
+def streamed_scales(losses: StreamedLosses, mass: Array, sums: Sums = ALONE) -> tuple[float, ...]:
     """Eps times the weighted mass for each loss; ``mass`` of the samples, (n,), on the host."""
     weights = 1.0 if losses.weights is None else to_host(losses.weights)
-    total = float((mass * weights).sum())
+    (total,) = sums.numbers(float((mass * weights).sum()))
     return tuple(
         loss.eps * total if isinstance(loss, Wasserstein) else 0.0 for loss in losses.losses
     )

@@ -275,10 +275,7 @@ def fit(
     library = (backend, device, dtype)
     mask: Any
     if chunk is not None or (is_online and data.suffix.lower() == ".npy"):
-        if comm is not None:
-            msg = "--comm was given with --chunk or --solver online: expected one or the other"
-            raise ValueError(msg)
-        converted, mask = samples_in_file(data, grid, missing, *library, normalise=normalise)
+        converted, mask = samples_in_file(data, grid, missing, *library, comm, normalise=normalise)
     else:
         X = _data.read_samples(data, key, grid, comm, gaps=missing is not None)
         X = _data.on_grid(X, grid)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
 from wtfarray.cli._data import normalised, observed, on_grid, to_backend
+from wtfarray.distributed import Communicator
 
 
 def samples_in_file(
@@ -19,11 +20,17 @@ def samples_in_file(
     backend: str,
     device: str | None,
     dtype: str,
+    comm: Communicator | None = None,
     *,
     normalise: bool,
 ) -> tuple[SamplesInFile, SeenInFile | None]:
-    """The samples of a file, and where something was observed; None if all entries are data."""
-    samples = SamplesInFile(path, grid, missing, backend, device, dtype, normalise=normalise)
+    """
+    The samples of a file, and where something was observed; None if all entries are data.
+
+    Of several processes, each has some of the samples.
+    """
+    library = (backend, device, dtype)
+    samples = SamplesInFile(path, grid, missing, *library, comm, normalise=normalise)
     return samples, None if missing is None else SeenInFile(samples, missing)
 
 
@@ -43,6 +50,8 @@ class SamplesInFile:
         Whether each sample is divided by its sum.
     backend, device, dtype
         As for `to_backend`.
+    comm : Communicator, optional
+        The team of this process, which has a part of the samples.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class SamplesInFile:
         backend: str,
         device: str | None,
         dtype: str,
+        comm: Communicator | None = None,
         *,
         normalise: bool,
     ) -> None:
@@ -68,6 +78,10 @@ class SamplesInFile:
             found = f"{self._whole.dtype}, {self._whole.ndim}-d"
             msg = f"{path} contains {found}: expected an array of real numbers"
             raise TypeError(msg)
+        if comm is not None:
+            n = self._whole.shape[0]
+            begin, end = (n * k // comm.size for k in (comm.rank, comm.rank + 1))
+            self._whole = self._whole[begin:end]
         self._grid = grid
         self._missing = missing
         self._normalise = normalise

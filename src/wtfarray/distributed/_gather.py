@@ -12,6 +12,7 @@ from wtfarray._arrays.axes import Axis
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of
+from wtfarray._arrays.scratch import FileArray
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.coupled_result import CoupledFactorisation
@@ -69,7 +70,10 @@ def gather(
         fits = [replace(part, factors=[fits[0].factors[0], part.factors[1]]) for part in fits]
         return replace(fit, fits=fits) if fits else None
     rows = _rows(fit.factors[0], comm)
-    dual = _rows(fit.dual, comm)
+    dual = fit.dual
+    if isinstance(dual, FileArray):
+        dual = asarray_like(np.asarray(dual, dtype=np.float64), fit.factors[0])
+    dual = _rows(dual, comm)
     if comm.rank != 0:
         return None
     axes = fit.axes and (Axis(fit.axes[0].name), *fit.axes[1:])
