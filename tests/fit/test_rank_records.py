@@ -50,20 +50,19 @@ class TestSuggested:
         found = wtf.RankScan("nmf", scan().records[:1], [random_fit(np.array, "nmf", (3, 4), 1)])
         assert found.suggested is None
         assert repr(found).splitlines()[-1] == (
-            "suggested rank: none, no rank stands out; rank 1 cannot be judged, larger ranks were "
-            "not tried"
+            "suggested rank: none, no rank below 1 stands out; larger ranks were not tried"
         )
 
     def test_larger_ranks_were_not_tried(self):
         """The loss falls at rank 2 by a half of what it fell at rank 1, and might fall on."""
         records = [record(1, loss=10.0), record(2, loss=5.0)]
         found = wtf.RankScan("nmf", records, [], 20.0)
-        assert found.suggested == 1
+        assert found.suggested is None
         assert repr(found).splitlines()[-1] == (
-            "suggested rank: 1, whose component lowers the loss 2 times as much as the next one; "
-            "rank 2 cannot be judged, larger ranks were not tried"
+            "suggested rank: none, no rank below 2 stands out; larger ranks were not tried"
         )
         flat = wtf.RankScan("nmf", [records[0], record(2, loss=9.9)], [], 20.0)
+        assert flat.suggested == 1
         assert repr(flat).endswith("100 times as much as the next one")
 
     def test_no_suggestion_for_tucker(self):

@@ -19,7 +19,7 @@ LEAST_DECREASE = 3e-4
 LEAST_RATIO = 2.0
 """No rank is suggested if the loss decreases more evenly than this."""
 FALLS_SHARE = 0.1
-"""The loss still falls at the largest rank if by this share of its fall at the suggested one."""
+"""Nor if at the largest rank it still falls by this share of its fall at the best one."""
 
 
 def suggest_rank(
@@ -46,7 +46,8 @@ def suggest_rank(
     Returns
     -------
     rank, ratio
-        None if no rank stands out, or if there are too few ranks: the largest cannot be judged.
+        None if no rank stands out; if there are too few ranks, as the largest cannot be judged; or
+        if the loss still falls there, and a larger rank, which was not tried, might stand out.
     """
     ranks, decreases = _decreases(ranks, losses, unstructured)
     if len(decreases) < 2 or not max(decreases) > 0:
@@ -55,21 +56,9 @@ def suggest_rank(
     floored = [max(decrease, least) for decrease in decreases]
     ratios = [floored[k] / floored[k + 1] for k in range(len(floored) - 1)]
     best = max(range(len(ratios)), key=lambda k: ratios[k])
-    if ratios[best] < LEAST_RATIO:
+    if ratios[best] < LEAST_RATIO or decreases[-1] >= FALLS_SHARE * decreases[best]:
         return None
     return ranks[best + 1], ratios[best]
-
-
-def still_falls(
-    ranks: list[int], losses: list[float], unstructured: float | None, suggested: int
-) -> bool:
-    """
-    Whether the loss falls at the largest rank by a good part of what it fell at the suggested one.
-
-    A larger rank, which was not tried, might then be suggested instead.
-    """
-    ranks, decreases = _decreases(ranks, losses, unstructured)
-    return decreases[-1] >= FALLS_SHARE * decreases[ranks.index(suggested) - 1]
 
 
 def _decreases(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wtfarray._fit.rank_choice import still_falls, suggest_rank
+from wtfarray._fit.rank_choice import suggest_rank
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.specification import Kind
 
@@ -61,33 +61,28 @@ class RankScan:
         The rank after which the loss stops falling, None if no rank stands out.
 
         It maximises ``D(r) / D(r + 1)``, where ``D(r)`` is the decrease of the loss of the fitted
-        samples from rank r - 1 to r. The largest rank of the scan cannot be judged. There is no
-        suggestion for Tucker models.
+        samples from rank r - 1 to r. The largest rank of the scan cannot be judged; if the loss
+        still falls there by a tenth of what it fell at the best rank, none is suggested. There is
+        no suggestion for Tucker models.
         """
         found = self._suggestion()
         return None if found is None else found[0]
 
     def _suggestion(self) -> tuple[int, float] | None:
         """The suggested rank, and the ratio of the decreases before and after it."""
-        return None if self.model == "tucker" else suggest_rank(*self._losses(), self.unstructured)
-
-    def _losses(self) -> tuple[list[int], list[float]]:
-        """The ranks and their losses."""
+        if self.model == "tucker":
+            return None
         ranks = [r.rank for r in self.records if isinstance(r.rank, int)]
-        return ranks, [r.loss for r in self.records]
+        return suggest_rank(ranks, [r.loss for r in self.records], self.unstructured)
 
     def _reason(self) -> str:
-        """Why a rank is suggested, and whether a rank that was not tried might be instead."""
-        found, (ranks, losses) = self._suggestion(), self._losses()
-        untried = f"; rank {ranks[-1]} cannot be judged, larger ranks were not tried"
+        """Why a rank is suggested, or none."""
+        found = self._suggestion()
         if found is None:
-            return f"none, no rank stands out{untried}"
+            largest = self.records[-1].rank
+            return f"none, no rank below {largest} stands out; larger ranks were not tried"
         rank, ratio = found
-        reason = (
-            f"{rank}, whose component lowers the loss {ratio:.0f} times as much as the next one"
-        )
-        falls = still_falls(ranks, losses, self.unstructured, rank)
-        return reason + untried if falls else reason
+        return f"{rank}, whose component lowers the loss {ratio:.0f} times as much as the next one"
 
     def __repr__(self) -> str:
         """A table of the criteria, and the suggested rank with its reason."""
