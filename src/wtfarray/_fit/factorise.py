@@ -95,6 +95,7 @@ def cp(
             elsewhere. A bin that was not observed does not exist for its sample. If a sample lacks
             some of its bins, the ``lam`` of a Wasserstein loss must be finite, and the default
             constraint of the first factor is None. `Factorisation.to_tensor` fills what is missing.
+            For data in files it may be stored in a file as well.
         batch : int
             Number of samples that are processed at once, to save memory.
         chunk : int
