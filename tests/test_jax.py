@@ -327,6 +327,13 @@ def test_debiased_loss_agrees_with_numpy(lam):
     assert float(found(X, X)) == pytest.approx(0.0, abs=1e-9)
 
 
+def test_mass_out_of_reach_stays_behind():
+    X, Y = (jnp.asarray(np.eye(4)[rows]) for rows in ([0, 1], [3, 1]))
+    loss = wtf.Wasserstein(wtf.grid_cost(4, scale=None, reach=1.0), 0.2, 1.0, source_lam=0.5)
+    expected = wtf.wasserstein(to_numpy(X), to_numpy(Y), loss)
+    assert float(wasserstein_loss(X, Y, loss)) == pytest.approx(float(expected.value), rel=1e-6)
+
+
 @pytest.mark.parametrize("debias", [False, True])
 def test_relaxed_data_agree_with_numpy(debias):
     X, Y = samples(1.0)

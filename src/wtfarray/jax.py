@@ -285,7 +285,9 @@ def _solution(
         # On the host: the checks are many small operations, each of which JAX would compile.
         x, y = (np.asarray(array) for array in (X, Y))
         on_host = [map_cost(np.asarray, cost) for cost in costs]
-        loss = Wasserstein(on_host, settings.eps, settings.lam, settings.modes)
+        loss = Wasserstein(
+            on_host, settings.eps, settings.lam, settings.modes, source_lam=settings.source_lam
+        )
         problem, _ = loss.bind_pair(x, y)
         if potential is not None:
             loss.bind_potential(problem, x, np.asarray(potential))
@@ -322,7 +324,8 @@ def _compiled(
     Y = stack(problem, Y)
     # Samples that `feasible_target` would refuse are replaced by ones, and their loss by NaN.
     invalid = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    invalid = invalid | stranded(problem, Y)
+    if not problem.relaxes_data:
+        invalid = invalid | stranded(problem, Y)
     if problem.conserves_mass and problem.unreachable is not None:
         invalid = invalid | (problem.unreachable & (Y > 0))
     refused = jnp.any(invalid, axis=tuple(range(1, Y.ndim)))
