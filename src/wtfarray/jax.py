@@ -324,8 +324,8 @@ def _compiled(
     Y = stack(problem, Y)
     # Samples that `feasible_target` would refuse are replaced by ones, and their loss by NaN.
     invalid = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    if not problem.relaxes_data:
-        invalid = invalid | stranded(problem, Y)
+    # Mass that can reach nothing may stay behind if the first marginal is relaxed.
+    invalid = invalid | (stranded(problem, Y) & (not problem.relaxes_data))
     if problem.conserves_mass and problem.unreachable is not None:
         invalid = invalid | (problem.unreachable & (Y > 0))
     refused = jnp.any(invalid, axis=tuple(range(1, Y.ndim)))
