@@ -378,7 +378,7 @@ class TransportProblem:
         xp = array_namespace(g)
         g = self._masked(g)
         top = xp.max(g, axis=tuple(range(1, g.ndim)))
-        top = 0.0 * top if self.relaxes_data else xp.where(xp.isfinite(top), top, 0.0)
+        top = xp.where(xp.isfinite(top) & (not self.relaxes_data), top, 0.0)
         return (g - spread(top, g)) * (1.0 / self.kernel.eps), top
 
     def _denominator(self, f: Array) -> tuple[Array, Array | None]:
