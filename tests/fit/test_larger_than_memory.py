@@ -239,6 +239,19 @@ class TestTeam:
         assert_alike(found)
         assert [trace.fit.dual.shape for trace in found] == [(2, 6, 6), (6, 6, 6)]
 
+    def test_small_files_are_read_into_memory(self):
+        """Also by a process without samples, and with masks that are stored."""
+        X, mask = images(8), images(8) > 0.002
+        one = traced(wtf.cp, X, 2, GRID_LOSS, rng=0, last=3, mask=mask)
+
+        def fit(comm):
+            mine, seen = (Sliceable(np.split(a, [0, 3])[comm.rank]) for a in (X, mask))
+            return traced(wtf.cp, mine, 2, GRID_LOSS, rng=0, last=3, mask=seen, comm=comm)
+
+        found = run_threads(fit, 3, timeout=TIMEOUT)
+        assert relative_differences(one, found[0], 3).max() <= 1e-9
+        assert all(isinstance(trace.fit.dual, np.ndarray) for trace in found)
+
     def test_fit_continues_on_other_shards(self, tmp_path):
         X, path = images(24), tmp_path / "state"
         through = team(X, [4, 12], last=14)

@@ -397,8 +397,11 @@ def _read_in_chunks(
 
 def _in_memory(X: Array, mask: Array | None, *, shared: bool) -> tuple[Array, Array | None]:
     """The checked array, 0 where it was not observed, and its mask."""
-    if is_stored(X):
-        X = np.asarray(X[0 : X.shape[0]])
+    if is_stored(X):  # small data of one of several processes
+        shape = tuple(int(n) for n in X.shape)
+        rows = slice(0, shape[0])
+        X = np.asarray(X[rows]) if 0 in shape else StoredData(X).read(rows)
+        mask = None if mask is None else StoredMask(mask, shape).read(rows, X)
     xp = common_namespace(X=X)
     seen = as_mask("mask", mask, on_one_device("X", X), shared=shared)
     return (as_shard if shared else as_data)("X", observed(X, seen), xp), seen
