@@ -85,6 +85,17 @@ class TestQuantities:
         assert fit.converged
         assert error(fit.factors[0], truth) <= 1.2 * error(expected, truth)
 
+    @pytest.mark.parametrize("eps", [0.02, 0.05])
+    def test_default_tolerance_is_not_what_limits_the_accuracy(self, eps):
+        """The model is close to the data, and the loss close to its smallest value."""
+        X, truth = trilinear(20, 20)
+        loss = wtf.Wasserstein(wtf.grid_cost(16, 12), eps=eps, lam=10.0)
+        options = {"rng": 0, "constraints": (None, "columns", "columns")}
+        fit = wtf.cp(X, 3, loss, **options)
+        best = wtf.cp(X, 3, loss, **options, tol=1e-9, max_iter=1000)
+        assert fit.converged
+        assert error(fit.factors[0], truth) <= 1.2 * error(best.factors[0], truth)
+
     def test_unit_of_the_data_does_not_matter(self):
         X, _ = trilinear(5, 5)
         for loss, unit in ((wtf.Frobenius(), 64.0), (wtf.KullbackLeibler(), 64.0)):
