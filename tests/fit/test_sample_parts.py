@@ -6,6 +6,7 @@ from helpers import numpy_only, set_thresholds, sizes_made_dense
 
 import wtfarray as wtf
 from wtfarray._arrays.sparse import SparseSamples
+from wtfarray._fit.rank_choice import core_consistency, core_consistency_of_parts
 from wtfarray._fit.sample_parts import part_of_fit, parts_of_data, some_samples, sparse_or_dense
 
 pytestmark = numpy_only
@@ -42,8 +43,15 @@ def test_scan_is_that_of_the_dense_array(monkeypatch, model, shape, loss, ranks)
     for a, b in zip(found.records, dense.records, strict=True):
         assert a.loss == pytest.approx(b.loss, rel=0.05)
         assert a.held_out == pytest.approx(b.held_out, rel=0.05)
-        if model == "cp":
-            assert a.core_consistency == pytest.approx(b.core_consistency, abs=1.0)
+
+
+def test_core_consistency_of_parts(monkeypatch):
+    X = data((5, 2))
+    fit = wtf.cp(X, 2, wtf.Frobenius(), rng=0, tol=1e-3)
+    set_thresholds(monkeypatch, chunk_entries=60)
+    parts = parts_of_data(SparseSamples(sparse_of(X)))
+    found = core_consistency_of_parts(parts, fit.factors, fit.weights)
+    assert found == pytest.approx(core_consistency(X, fit.factors, fit.weights), rel=1e-9)
 
 
 def test_what_needs_all_samples_is_refused(monkeypatch):

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray._arrays.samples import take_samples
+from wtfarray._arrays.samples import slices_of, take_samples
 from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import projected_at_once
 from wtfarray._fit.result import Factorisation
 
 
@@ -25,10 +26,14 @@ def sparse_or_dense(X: Array) -> Array:
 
 def parts_of_data(X: Array) -> Iterator[tuple[slice | None, Array]]:
     """The samples in dense parts; an array in memory is one part, with None for all samples."""
-    if isinstance(X, SparseSamples):
-        yield from StoredData(X).chunks()
-    else:
+    if not isinstance(X, SparseSamples):
         yield None, X
+        return
+    data = StoredData(X)
+    for rows, chunk in data.chunks():
+        # What is computed from a part takes many times its memory.
+        for part in slices_of(rows.stop - rows.start, projected_at_once(data.chunk)):
+            yield slice(rows.start + part.start, rows.start + part.stop), chunk[part, ...]
 
 
 def part_of_fit(fit: Factorisation, rows: slice | None) -> Factorisation:
