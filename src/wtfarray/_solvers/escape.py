@@ -38,7 +38,7 @@ class EscapeSettings:
     """Largest number of steps from the perturbed point."""
     worthwhile: float = 1e-4
     """The smallest relative decrease for which the lower point is accepted."""
-    attempts: int = 3
+    attempts: int = 20
     """Largest number of restarts; another follows only if the last one found a lower point."""
 
 
@@ -77,12 +77,14 @@ def escaped(
     itself, with a smaller tolerance. ``report`` sees the lower point: on the way there, values may
     be inaccurate. It ends the solve by returning True.
     """
-    error = envelope.SETTINGS.inner_error * tol * objective.problem.scale
+    gain = max(tol, SETTINGS.worthwhile)
+    rough = objective.evaluate(x, 0.02 * objective.problem.scale)
+    error = envelope.SETTINGS.inner_error * smallest_drop(objective, rough, gain)
     base = evaluate_until_solved(objective, x, error)
     if not (base.converged and base.point.finite):
         return None
     states = objective.states()
-    below = base.point.value - smallest_drop(objective, base, max(tol, SETTINGS.worthwhile))
+    below = base.point.value - smallest_drop(objective, base, gain)
     for start in (x, _perturbed_point(objective, x, attempt)):
         found, reason = descend(
             start,
