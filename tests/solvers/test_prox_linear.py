@@ -311,7 +311,7 @@ class TestAlternate:
             before.append(objective.states())
             away = x * np.linspace(0.5, 1.5, x.size)
             assert self.value(objective, away) > self.value(objective, x)
-            return Minimised(away, StopReason.TOLERANCE, 1, 1, None)
+            return Minimised(away, StopReason.TOLERANCE, 1, 1, None, None)
 
         monkeypatch.setattr(prox_linear, "minimise", worse)
         found, reason = self.run(objective, term, x)
@@ -338,7 +338,7 @@ class TestAlternate:
 
         def unchanged(objective, x, *_, **__):
             calls.append(x)
-            return Minimised(x, StopReason.TOLERANCE, 0, 0, None)
+            return Minimised(x, StopReason.TOLERANCE, 0, 0, None, None)
 
         monkeypatch.setattr(prox_linear, "minimise", unchanged)
         _, why = self.run(objective, term, x)
