@@ -230,7 +230,7 @@ def _matrix(
         X = to_csr(X)
         mass = X @ np.ones(X.shape[1])
     else:
-        X = np.asarray(X)
+        X = np.ascontiguousarray(X)  # sums then round as for the plain array
         X = X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
         mass = X.sum(axis=1)
     _refuse_negative(f"{name}.X" if layer is None else f"{name}.layers[{layer!r}]", X)
