@@ -365,7 +365,8 @@ def test_rank_scan_uses_the_mask():
 def test_every_library_takes_masks(xp, device, array, model, name):
     X, mask = data(), some(SHAPE)
     given_mask = xp.asarray(mask, device=device)
-    fit = fit_few(model, array(spoilt(X, mask)), 2, LOSSES[name], rng=0, rho=0.02, mask=given_mask)
-    reference = fit_few(model, X, 2, LOSSES[name], rng=0, rho=0.02, mask=mask)
+    options = {"rng": 1, "rho": 0.02}
+    fit = fit_few(model, array(spoilt(X, mask)), 2, LOSSES[name], mask=given_mask, **options)
+    reference = fit_few(model, X, 2, LOSSES[name], mask=mask, **options)
     assert fit.objective == pytest.approx(reference.objective, rel=1e-7)
     np.testing.assert_allclose(to_numpy(fit.to_tensor()), reference.to_tensor(), rtol=1e-4)

@@ -269,10 +269,10 @@ class TransportProblem:
 
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
-        h, top = self._centred(g)
+        h, centre = self._centred(g)
         log_Kf = self.kernel.log_apply(h)
         log_adjoint = self.kernel.log_apply_adjoint(self.log_scaling(log_Kf))
-        value = self.value_of_logs(log_Kf) + self.mass * top
+        value = self.value_of_logs(log_Kf) + self.mass * centre
         return value, self._exp(h + log_adjoint, array_namespace(g))
 
     def _exp(self, log_q: Array, xp: Namespace) -> Array:
@@ -370,16 +370,21 @@ class TransportProblem:
 
     def _centred(self, g: Array) -> tuple[Array, Array]:
         """
-        ``(g - top) / eps`` and ``top``, (N,), the maximum of g where it is finite.
+        ``(g - c) / eps`` and ``c``, (N,), the number nearest to 0 between the least and largest g.
 
-        The plan does not depend on ``top``, unless the first marginal is relaxed. Without it, the
-        exponents, and with them their rounding, are as small as the range of g.
+        The plan does not depend on c, unless the first marginal is relaxed. Without it, the
+        exponents, and with them their rounding, do not grow if all of g does.
         """
         xp = array_namespace(g)
-        g = self._masked(g)
-        top = xp.max(g, axis=tuple(range(1, g.ndim)))
-        top = xp.where(xp.isfinite(top) & (not self.relaxes_data), top, 0.0)
-        return (g - spread(top, g)) * (1.0 / self.kernel.eps), top
+        g, axes = self._masked(g), tuple(range(1, g.ndim))
+        if self.relaxes_data:
+            return g * (1.0 / self.kernel.eps), 0.0 * self.mass
+        lowest = xp.min(xp.where(g > -math.inf, g, math.inf), axis=axes)
+        above = xp.where(lowest < math.inf, xp.maximum(lowest, 0.0), 0.0)
+        highest = xp.max(g, axis=axes)
+        below = xp.where(highest > -math.inf, xp.minimum(highest, 0.0), 0.0)
+        centre = above + below
+        return (g - spread(centre, g)) * (1.0 / self.kernel.eps), centre
 
     def _denominator(self, f: Array) -> tuple[Array, Array | None]:
         """``K f``, positive, and the samples, (N,) bool, that lost digits; None if impossible."""
@@ -428,12 +433,12 @@ class TransportProblem:
             g = xp.where(self.reachable, g, SATURATION * self.lam)
         allowed = (Y > 0) | ~self.reachable
         masked = xp.where(allowed, g, -math.inf)
-        h, top = self._centred(masked)
+        h, centre = self._centred(masked)
         log_Kf = self.kernel.log_apply(h)
         log_a = self.log_scaling(log_Kf)
         log_adjoint = self.kernel.log_apply_adjoint(log_a)
         marginal = self._exp(h + log_adjoint, xp)
-        shift = spread(top * (1.0 / self.kernel.eps), h)
+        shift = spread(centre * (1.0 / self.kernel.eps), h)
         log_Kf, log_a, log_adjoint = log_Kf + shift, log_a - shift, log_adjoint - shift
         u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, marginal, Y, log_a)
