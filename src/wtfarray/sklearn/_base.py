@@ -34,7 +34,7 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.projection import project_samples
 from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
-from wtfarray._fit.team import Interrupts, check_same, team_of
+from wtfarray._fit.team import Interrupts, team_of
 from wtfarray._losses.value import least_value, wasserstein
 from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
@@ -59,6 +59,7 @@ from wtfarray.sklearn._sparse import (
     is_large,
     parts_of_samples,
 )
+from wtfarray.sklearn._team import check_same_parameters
 
 PROJECTION_TOL = 1e-9
 """Tolerance of `transform`, a convex problem."""
@@ -66,8 +67,6 @@ PROJECTION_ITERATIONS = 1000
 """Largest number of iterations of `transform`."""
 FREE_PARAMETERS = ("init", "n_init", "max_iter", "tol", "random_state", "verbose", "comm")
 """Parameters that may change between batches: they do not belong to the objective."""
-LOCAL_PARAMETERS = ("random_state", "verbose", "comm")
-"""Parameters that may differ between the processes of a team."""
 
 
 class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -150,8 +149,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             samples = sums.agree(
                 lambda: distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
             )
-            fixed = {k: v for k, v in self.get_params().items() if k not in LOCAL_PARAMETERS}
-            check_same(sums, {k: _content(v) for k, v in fixed.items()})
+            check_same_parameters(self, sums)
             self._fit_from_scratch(shared_samples(samples, sums), team, interrupts)
         return self
 
@@ -587,11 +585,3 @@ def _same(a: Any, b: Any) -> bool:
         xp = array_namespace(x)
         return xp is array_namespace(y) and x.shape == y.shape and bool(xp.all(x == y))
     return type(a) is type(b) and bool(a == b)
-
-
-def _content(value: object) -> object:
-    """A parameter in a form that can be compared between processes."""
-    parts = value if isinstance(value, list | tuple) else [value]
-    if any(is_array_api_obj(part) for part in parts):
-        return b"".join(to_host(part).tobytes() for part in parts)
-    return repr(value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,12 +14,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.sparse import SparseSamples, divided_rows, is_sparse, to_csr, to_dense
+from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer, positive_number
 from wtfarray._fit.coupled import CoupledOptions, fit_coupled
+from wtfarray._fit.team import Interrupts, team_of
 from wtfarray._losses.value import least_value, wasserstein
 from wtfarray._models.entropy import Constraint
+from wtfarray._transport.feature_costs import METRICS
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._samples import (
     Samples,
@@ -27,9 +31,11 @@ from wtfarray.sklearn._samples import (
     observed_samples,
     refuse_negative,
     sample_weights,
+    shared_samples,
     with_weights,
 )
 from wtfarray.sklearn._sparse import dense_parts, is_large, refuse_missing
+from wtfarray.sklearn._team import check_same_parameters
 
 Real = NDArray[Any]
 
@@ -55,6 +61,10 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         The weight of the loss of each data set; by default one.
     eps, lam, rho_coefs, rho_atoms, init, n_init, max_iter, tol, random_state, verbose
         As for `WassersteinNMF`, the same in every data set.
+    comm : Communicator, optional
+        A team of processes, of `wtfarray.distributed`, whose samples are fitted together by `fit`;
+        each passes its own, at least one. Costs that are computed from the samples, such as
+        "cosine", are not supported.
 
     Attributes
     ----------
@@ -99,6 +109,7 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         tol: float = 1e-5,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
+        comm: Communicator | None = None,
     ) -> None:
         self.n_components = n_components
         self.blocks = blocks
@@ -114,6 +125,7 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self.tol = tol
         self.random_state = random_state
         self.verbose = verbose
+        self.comm = comm
 
     def fit(self, X: Real, y: object = None, sample_weight: Array | None = None) -> Self:
         """
@@ -134,6 +146,19 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self
         """
         del y
+        team, interrupts = team_of(self.comm), Interrupts()
+        if team is None:
+            self._fit_prepared(self._prepared(X, sample_weight))
+            return self
+        with interrupts.held(), failing_together(team):
+            sums = Sums(team)
+            check_same_parameters(self, sums)
+            prepared = sums.agree(lambda: self._prepared(X, sample_weight))
+            self._fit_prepared(_shared(prepared, sums), team, interrupts)
+        return self
+
+    def _prepared(self, X: Real, sample_weight: Array | None) -> _Prepared:
+        """The distinct samples of positive weight, and the losses."""
         X = self._validated(X, reset=True)
         weights = sample_weights(sample_weight, X.shape[0])
         weights = np.where(_masses(X) > 0, weights, 0.0)
@@ -141,10 +166,15 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             msg = "X has no sample of positive mass and weight: expected at least one"
             raise ValueError(msg)
         data, masks, free, scaled = self._distinct(X, weights)
-        n, rank = data[0].shape[0], positive_integer("n_components", self.n_components)
         costs = ["sqeuclidean"] * len(data) if self.costs is None else list(self.costs)
         if len(costs) != len(data):
             msg = f"costs has {len(costs)} entries: expected {len(data)}, one per data set"
+            raise ValueError(msg)
+        if self.comm is not None and any(isinstance(c, str) and c in METRICS for c in costs):
+            msg = (
+                f"comm was given and costs is {costs}, some computed from the samples of this "
+                "process alone: expected cost matrices"
+            )
             raise ValueError(msg)
         ends = np.cumsum([part.shape[1] for part in data])
         names = getattr(self, "feature_names_in_", None)
@@ -159,33 +189,52 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             )
             for cost, part, mask, end in zip(costs, data, masks, ends, strict=True)
         ]
+        n = data[0].shape[0]
+        return _Prepared(data, masks, scaled, bool(free.any()), n, float(weights.sum()))
+
+    def _fit_prepared(
+        self,
+        samples: _Prepared,
+        team: Communicator | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Fit the samples of this process with those of the others, and set the attributes."""
+        sums, number = Sums(team), len(samples.data)
+        rank = positive_integer("n_components", self.n_components)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        atoms = positive_number("rho_atoms", self.rho_atoms) * n / rank
+        atoms = positive_number("rho_atoms", self.rho_atoms) * samples.n / rank
         columns: Constraint = "columns"
-        first: Constraint = None if free.any() else "rows"
+        first: Constraint = None if samples.free else "rows"
         rho = positive_number("rho_coefs", self.rho_coefs)
         options: CoupledOptions = {
-            "rho": (rho, *[atoms] * len(data)),
-            "constraints": (first, *[columns] * len(data)),
+            "rho": (rho, *[atoms] * number),
+            "constraints": (first, *[columns] * number),
             "init": self.init,
             "n_init": self.n_init,
-            "rng": seed,
+            "rng": int(sums.from_rank(np.asarray([float(seed)]), 0)[0]),
             "tol": self.tol,
             "max_iter": self.max_iter,
-            "progress": bool(self.verbose),
-            "sample_weight": scaled,
+            "progress": bool(self.verbose) and sums.leads,
+            "sample_weight": samples.weights,
         }
         found = fit_coupled(
-            data, rank, self.losses_, self.weights, masks, options, weights_entropy=True
+            samples.data,
+            rank,
+            self.losses_,
+            self.weights,
+            samples.masks,
+            options,
+            team,
+            interrupted,
+            weights_entropy=True,
         )
         fits = [replace(fit, rho=(rho, fit.rho[1])) for fit in found.fits]
         self.fit_ = replace(found, fits=fits)
-        if not self.fit_.converged:
+        if not self.fit_.converged and sums.leads:
             message = f"{type(self).__name__}: {self.fit_.message}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
         self.components_ = np.concatenate([fit.factors[1].T for fit in self.fit_.fits], axis=1)
         self.n_iter_ = self.fit_.n_iter
-        return self
 
     def transform(self, X: Real) -> Real:
         """
@@ -378,6 +427,34 @@ class CoupledWassersteinNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """The distinct samples to fit."""
+
+    data: list[Real]
+    masks: list[Real | None]
+    weights: Real | None
+    """Weights of mean one, over all processes; None for ones."""
+    free: bool
+    """Whether some sample lacks entries, so that its mass is not known."""
+    n: int
+    """Their number, in all processes."""
+    total: float
+    """The sum of the weights as they were given."""
+
+
+def _shared(samples: _Prepared, sums: Sums) -> _Prepared:
+    """The samples of one process of several: weights of mean one over all, masks on all or none."""
+    first = Samples(samples.data[0], samples.weights, samples.total)
+    (n,) = sums.numbers(samples.n)
+    masks = [
+        np.ones(part.shape, dtype=bool) if sums.any(mask is not None) and mask is None else mask
+        for part, mask in zip(samples.data, samples.masks, strict=True)
+    ]
+    weights = shared_samples(first, sums).weights
+    return replace(samples, masks=masks, weights=weights, free=sums.any(samples.free), n=round(n))
 
 
 def _masses(X: Real) -> NDArray[np.float64]:
