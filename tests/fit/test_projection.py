@@ -304,7 +304,7 @@ class TestFewBins:
             assert objective - lower <= 1e-6 * max(abs(lower), loss.eps)
 
     def test_samples_are_projected_independently(self):
-        X = histograms(5, 5, 0)
+        X = histograms(5, 5, 3)
         fit = self.fit(X, 2e-4)
         together = fit.project(X)
         alone = np.concatenate([fit.project(x[None, :]) for x in X])

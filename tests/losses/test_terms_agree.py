@@ -162,8 +162,10 @@ class TestTransportTerm:
         term, Y, _, _ = transport_term(array, 1.0, batch=1)
         term.evaluate(Y, 1e-300, 5)
         assert term.evaluations == 5
-        term.count_evaluations(2)
+        work = term.work
+        term.count_evaluations(2, 3.0)
         assert term.evaluations == 7
+        assert term.work == work + 6.0
 
     def test_too_few_iterations_do_not_converge(self, array):
         term, Y, X, host = transport_term(array, 1.0)

@@ -158,8 +158,8 @@ def _shares(secants: Secants, residual: Array, max_step: Array | float) -> Array
     shares = xp.astype(shares, scales.dtype) * scales
     # A bound on the length of the step; 1e-30 instead of 0.
     length = inner(xp.abs(shares), secants.lengths) + 1e-30
-    length = xp.maximum(length, max_step * 1e-30)  # the ratio must not overflow
-    return shares * xp.minimum(max_step / length, xp.ones_like(length))[:, None]
+    allowed = xp.minimum(length, 0.0 * length + max_step)
+    return shares * (allowed / length)[:, None]
 
 
 def _combined(moves: Array, shares: Array, dtype: object) -> Array:
