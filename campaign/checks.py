@@ -604,7 +604,7 @@ def expected_references(
         weight = np.asarray(options["sample_weight"], float)
     count = weight[mass > 0].sum() if sampled else 1.0
     s = float((weight * mass).sum() / count) if count > 0 else float(mass.sum())
-    if abs(s - 1.0) <= (1e-6 if to_numpy(fit.factors[0]).dtype == np.float64 else 1e-3):
+    if abs(s - 1.0) <= (1e-6 if X.dtype == np.float64 else 1e-3):
         s = 1.0
     return tuple(s if k == free[0] else 1.0 for k in blocks)
 
