@@ -663,7 +663,7 @@ def test_samples_of_several_processes(block, loss):
 
     def run(comm):
         rows = (slice(0, 4), slice(4, 5))[comm.rank]
-        dual = dual_of(rows, sums=Sums(comm), has_rows_of_others=block != 0)
+        dual = dual_of(rows, sums=Sums(comm), is_common=block != 0)
         return *dual.value_and_gradient(g[rows]), dual.certificate(g[rows])
 
     team = run_threads(run, 2, timeout=20.0)

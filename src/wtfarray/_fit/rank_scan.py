@@ -62,9 +62,10 @@ from wtfarray._fit.team import (
     team_of,
 )
 from wtfarray._losses.labels import check_cost_labels
+from wtfarray._losses.least import least_value
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import ConjugateLoss, Loss, MaskedLoss
-from wtfarray._losses.value import least_value, wasserstein
+from wtfarray._losses.value import wasserstein
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint
 

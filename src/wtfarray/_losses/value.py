@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.axes import check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
@@ -20,8 +18,6 @@ from wtfarray._arrays.validation import (
     positive_number,
 )
 from wtfarray._losses.labels import check_cost_labels
-from wtfarray._losses.protocol import ConjugateLoss
-from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.wasserstein import Wasserstein
 
 
@@ -134,15 +130,3 @@ def wasserstein(
         solution.n_iter,
         potential,
     )
-
-
-def least_value(loss: ConjugateLoss, X: Array, mask: Array | None = None) -> float:
-    """
-    The smallest loss over all Y, summed over the samples: ``-Phi*(X, 0)``.
-
-    That of a debiased loss is 0.
-    """
-    if isinstance(loss, Wasserstein) and loss.debias:
-        return 0.0
-    xp, bound = array_namespace(X), bound_loss(loss, X, mask)
-    return -float(xp.sum(bound.safe_conjugate(xp.zeros_like(bound.data))[0]))

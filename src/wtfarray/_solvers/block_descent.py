@@ -132,7 +132,7 @@ def _solve_block(
         scales_samples=k == 0 and bound.order[0] == 0,
         weights=weights,
         sums=problem.shards.sums,
-        has_rows_of_others=k != 0,
+        is_common=k != 0,
     )
     sums = problem.shards.sums
 

@@ -85,7 +85,7 @@ class BlockDual:
     """Weights of the samples in the loss, (N,); None for ones."""
     sums: Sums = ALONE
     """Over the samples, of which g holds those of this process."""
-    has_rows_of_others: bool = True
+    is_common: bool = True
     """Whether the block is the same on all processes, rather than rows of the samples of each."""
 
     def start(self) -> Array:
@@ -113,7 +113,7 @@ class BlockDual:
 
     def _total(self, loss: Array, entropy: Array) -> Array:
         """The loss of the samples here and the entropy of the block, of all processes."""
-        if self.sums.shared and self.has_rows_of_others:
+        if self.sums.shared and self.is_common:
             return self.sums.array(loss) + entropy
         return self.sums.array(loss + entropy)
 
@@ -135,11 +135,11 @@ class BlockDual:
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
         xi = self.block.adjoint(xp.reshape(u, self.block.model_shape))
-        if self.has_rows_of_others:
+        if self.is_common:
             xi = self.sums.array(xi)  # NaN if g is outside the domain on any process
         value, factor = conjugate_of_entropy(xi * (-scale / self.rho), self.constraint, xp)
         if outside is not None:
-            if self.has_rows_of_others and self.sums.shared:
+            if self.is_common and self.sums.shared:
                 outside = ~xp.isfinite(value)
             value = xp.where(outside, math.inf, value)
         return value * self.rho, factor, slope
@@ -333,7 +333,7 @@ def block_dual(
     scales_samples: bool,
     weights: Array | None = None,
     sums: Sums = ALONE,
-    has_rows_of_others: bool = True,
+    is_common: bool = True,
 ) -> BlockDual:
     """
     The dual of a block; refuses constraints under which a balanced loss is infinite.
@@ -344,9 +344,7 @@ def block_dual(
     samples = bound.data.shape[0]
     scales_samples = scales_samples and block.shape[0] == samples
     rho = positive_number("rho", rho)
-    dual = BlockDual(
-        bound, block, rho, constraint, scales_samples, weights, sums, has_rows_of_others
-    )
+    dual = BlockDual(bound, block, rho, constraint, scales_samples, weights, sums, is_common)
     if not bound.conserves_mass:
         return dual
     if constraint is None:

@@ -1,5 +1,5 @@
 """
-Leaving saddle points: a perturbed restart before a fit is said to have converged.
+Leaving saddle points: restarts before a fit is said to have converged.
 
 Where entries of two blocks are 0, the objective may fall only if both grow, to second order. On the
 spheres of `sphere` that is of fourth order, and L-BFGS stays on a plateau for hundreds of steps
@@ -56,8 +56,8 @@ class Descend(Protocol):
         tol: float,
         max_iter: int,
         report: Callable[[Evaluation, float, object], bool],
-    ) -> tuple[Array, StopReason]:
-        """The last point, and the reason to stop."""
+    ) -> tuple[object, Array, StopReason]:
+        """What L-BFGS found, the last point, and the reason to stop."""
         ...
 
 
@@ -73,8 +73,8 @@ def escaped(
     """
     A point lower than x and the reason to stop; None if none is found.
 
-    It is looked for from a perturbed point, another one in every ``attempt``, and then from x
-    itself, with a smaller tolerance. ``report`` sees the lower point: on the way there, values may
+    It is looked for with a smaller tolerance, from x itself and then from a perturbed point,
+    another one in every ``attempt``. ``report`` sees the lower point: on the way there, values may
     be inaccurate. It ends the solve by returning True.
     """
     gain = max(tol, SETTINGS.worthwhile)
@@ -86,7 +86,7 @@ def escaped(
     states = objective.states()
     below = base.point.value - smallest_drop(objective, base, gain)
     for start in (x, _perturbed_point(objective, x, attempt)):
-        found, reason = descend(
+        _, found, reason = descend(
             start,
             (1.0,),
             tol=SETTINGS.tol,

@@ -85,7 +85,7 @@ def solve_jointly(
             objective,
             x,
             tol=tol,
-            descend=partial(_descended, objective),
+            descend=partial(_descend, objective),
             report=lambda current: report(current, 1.0, None),
             attempt=attempt,
         )
@@ -184,19 +184,6 @@ def _descend(
         report=lambda current: report(current, 1.0, None),
     )
     return found, x, found.reason if reason is StopReason.UNSOLVED else reason
-
-
-def _descended(
-    objective: JointObjective,
-    x: Array,
-    levels: tuple[float, ...],
-    *,
-    tol: float,
-    max_iter: int,
-    report: Callable[[Evaluation, float, Resumable | None], bool],
-) -> tuple[Array, StopReason]:
-    """The last point of `_descend` and the reason to stop."""
-    return _descend(objective, x, levels, tol=tol, max_iter=max_iter, report=report)[1:]
 
 
 def _has_kinks(problem: FactorisationProblem) -> bool:

@@ -13,8 +13,8 @@ class StopReason(Enum):
     STUCK = "no further decrease could be found"
     ITERATIONS = "stopped after max_iter = {max_iter}: increase it or loosen `tol`"
     WORK = (
-        "stopped after very many evaluations of the loss: choose {joint}a larger eps, loosen "
-        "`tol`, or continue with init set to this result"
+        "stopped after very many evaluations of the loss: choose {joint_solver}a larger eps, "
+        "loosen `tol`, or continue with init set to this result"
     )
     UNSOLVED = "{subproblem} could not be solved: choose {alternatives}a larger eps"
     NOT_FINITE = "the objective or its gradient is not finite: check the loss, or start elsewhere"
@@ -62,5 +62,5 @@ class StopReason(Enum):
             steps="three steps" if joint else "a sweep",
             subproblem="an inner problem" if joint else "a block",
             alternatives=alternatives,
-            joint="" if joint else "solver='envelope' or ",
+            joint_solver="" if joint else "solver='envelope' or ",
         )

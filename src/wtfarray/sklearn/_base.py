@@ -35,7 +35,8 @@ from wtfarray._fit.projection import project_samples
 from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
 from wtfarray._fit.team import Interrupts, team_of
-from wtfarray._losses.value import least_value, wasserstein
+from wtfarray._losses.least import least_value
+from wtfarray._losses.value import wasserstein
 from wtfarray._models.models import atoms_of
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import (

@@ -21,7 +21,8 @@ from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import positive_integer, positive_number
 from wtfarray._fit.coupled import CoupledOptions, fit_coupled
 from wtfarray._fit.team import Interrupts, team_of
-from wtfarray._losses.value import least_value, wasserstein
+from wtfarray._losses.least import least_value
+from wtfarray._losses.value import wasserstein
 from wtfarray._models.entropy import Constraint
 from wtfarray._transport.feature_costs import METRICS
 from wtfarray.sklearn._costs import Cost, transport_loss
