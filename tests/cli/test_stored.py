@@ -7,7 +7,7 @@ from command_line import data, refuse, run
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray.cli._stored import samples_in_file
+from wtfarray.cli._stored import SamplesInFile
 from wtfarray.distributed import threads
 
 pytestmark = numpy_only
@@ -52,7 +52,8 @@ def test_online_solver_has_defaults_of_its_own():
 
 def test_only_some_samples_are_read():
     library = ("numpy", None, "float32")
-    samples, seen = samples_in_file(Path("table.npy"), (5, 4), 0.5, *library, normalise=True)
+    samples = SamplesInFile(Path("table.npy"), (5, 4), 0.5, *library, normalise=True)
+    seen = samples.mask()
     part = samples[2:4]
     assert samples.shape == seen.shape == (8, 5, 4)
     assert part.dtype == samples.dtype == np.float32
@@ -64,7 +65,7 @@ def test_each_process_reads_its_part():
     parts = []
     for comm in threads(3):
         library = ("numpy", None, "float64", comm)
-        samples, _ = samples_in_file(Path("X.npy"), None, None, *library, normalise=False)
+        samples = SamplesInFile(Path("X.npy"), None, None, *library, normalise=False)
         parts.append(samples[0 : samples.shape[0]])
     np.testing.assert_array_equal(np.concatenate(parts), data())
 

@@ -26,7 +26,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
 from wtfarray.cli._report import Watch, summary, table
-from wtfarray.cli._stored import samples_in_file
+from wtfarray.cli._stored import SamplesInFile
 from wtfarray.cli._tables import factor_tables, write_table
 from wtfarray.distributed import gather
 
@@ -273,9 +273,11 @@ def fit(
     comm = _data.team(launcher)
     is_online = options["solver"] == "online"
     library = (backend, device, dtype)
+    converted: Any
     mask: Any
     if chunk is not None or (is_online and data.suffix.lower() == ".npy"):
-        converted, mask = samples_in_file(data, grid, missing, *library, comm, normalise=normalise)
+        converted = SamplesInFile(data, grid, missing, *library, comm, normalise=normalise)
+        mask = converted.mask()
     else:
         X = _data.read_samples(data, key, grid, comm, gaps=missing is not None)
         X = _data.on_grid(X, grid)

@@ -13,27 +13,6 @@ from wtfarray.cli._data import normalised, observed, on_grid, to_backend
 from wtfarray.distributed import Communicator
 
 
-def samples_in_file(
-    path: Path,
-    grid: tuple[int, ...] | None,
-    missing: float | None,
-    backend: str,
-    device: str | None,
-    dtype: str,
-    comm: Communicator | None = None,
-    *,
-    normalise: bool,
-) -> tuple[SamplesInFile, SeenInFile | None]:
-    """
-    The samples of a file, and where something was observed; None if all entries are data.
-
-    Of several processes, each has some of the samples.
-    """
-    library = (backend, device, dtype)
-    samples = SamplesInFile(path, grid, missing, *library, comm, normalise=normalise)
-    return samples, None if missing is None else SeenInFile(samples, missing)
-
-
 class SamplesInFile:
     """
     Samples of an ``.npy`` file, prepared when they are read.
@@ -95,6 +74,10 @@ class SamplesInFile:
         if self._normalise:
             part = normalised(part, observed(part, self._missing), first=rows.start)
         return to_backend(part, *self._target)
+
+    def mask(self) -> SeenInFile | None:
+        """Where something was observed; None if all entries are data."""
+        return None if self._missing is None else SeenInFile(self, self._missing)
 
     def stored(self, rows: slice) -> NDArray[Any]:
         """Some samples as they are in the file."""
