@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("rich", reason="the command line needs rich")
 CliRunner = pytest.importorskip("click.testing", reason="the command line needs click").CliRunner
 
-from wtfarray.cli._commands import BAD_INPUT, command  # noqa: E402
+from wtfarray.cli._commands import command  # noqa: E402
+from wtfarray.cli._group import BAD_INPUT  # noqa: E402
 
 SAMPLES, GRID = 8, (5, 4)
 QUICK = ("--rank", "2", "--eps", "0.1", "--tol", "1e-3")

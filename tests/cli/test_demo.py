@@ -10,7 +10,7 @@ from command_line import data, run
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray.cli._commands import INTERRUPTED, NOT_WRITTEN
+from wtfarray.cli._group import INTERRUPTED, NOT_WRITTEN
 
 
 @numpy_only

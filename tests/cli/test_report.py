@@ -10,7 +10,7 @@ from helpers import numpy_only
 
 import wtfarray as wtf
 from wtfarray._solvers.objective import FactorisationProblem
-from wtfarray.cli._commands import INTERRUPTED
+from wtfarray.cli._group import INTERRUPTED
 from wtfarray.cli._report import Watch
 
 

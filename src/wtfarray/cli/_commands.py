@@ -4,125 +4,48 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
-import sys
 import warnings
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-from click.core import ParameterSource
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 import wtfarray as wtf
 from wtfarray._arrays.axes import check_all_labels
 from wtfarray._arrays.host import to_host
-from wtfarray._fit.storage import replace_file
 from wtfarray.cli import _data
+from wtfarray.cli._group import (
+    CONVERGED,
+    EXIT_CODES,
+    INTERRUPTED,
+    NOT_CONVERGED,
+    NOT_WRITTEN,
+    CommandGroup,
+    say,
+)
+from wtfarray.cli._options import (
+    TOL_HELP,
+    chosen_loss,
+    data_options,
+    is_default,
+    numbers,
+    sizes,
+)
+from wtfarray.cli._outputs import (
+    check_output,
+    check_outputs,
+    figure_suffixes,
+    show,
+    write_coefficients,
+    write_fit,
+    write_output,
+)
 from wtfarray.cli._report import Watch, summary, table
 from wtfarray.cli._stored import SamplesInFile
-from wtfarray.cli._tables import factor_tables, write_table
 from wtfarray.distributed import gather
-
-CONVERGED, BAD_INPUT, NOT_CONVERGED, NOT_WRITTEN, INTERRUPTED = 0, 2, 3, 4, 130
-EXIT_CODES = """
-Exit codes: 0 converged or done; 2 bad input or a missing package, nothing was computed; 3 not
-converged, the result was written; 4 computed, but an output could not be written where it was asked
-for, stderr says where it is instead; 130 interrupted, the factors found so far were written.
-"""
-TOL_HELP = "Tolerance on the relative decrease of the objective."
-EXPECTED = (OSError, ValueError, TypeError, ImportError, MemoryError, RuntimeError)
-"""Errors that are reported in one line, without a traceback."""
-
-
-class CommandGroup(click.Group):
-    """A group that prints errors as one line on stderr; commands return their exit code."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:
-        """Run and exit."""
-        extra["standalone_mode"] = False
-        try:
-            code = super().main(*args, **extra)
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.format_message(), err=True)
-            code = BAD_INPUT
-        except click.UsageError as error:
-            where = "wtfarray" if error.ctx is None else error.ctx.command_path
-            code = _print_error(f"{error.format_message()} See {where} --help.")
-        except click.ClickException as error:
-            code = _print_error(error.format_message())
-        except click.Abort:
-            _print_error("interrupted, nothing was written")
-            code = INTERRUPTED
-        except EXPECTED as error:
-            code = _print_error(str(error) or type(error).__name__)
-        sys.exit(code)
-
-
-def _print_error(message: str) -> int:
-    _say(" ".join(message.split()))
-    return BAD_INPUT
-
-
-def _say(message: str) -> None:
-    with suppress(OSError):  # the exit code does not depend on stderr
-        click.echo(f"wtfarray: {message}", err=True)
-
-
-def _sizes(separator: str) -> Any:
-    """A callback that parses positive integers with a separator between them."""
-
-    def read(ctx: Any, param: Any, value: str | None) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        parts = value.split(separator)
-        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            msg = f"{value!r}: expected positive integers, separated by {separator!r}."
-            raise click.BadParameter(msg, ctx, param)
-        return tuple(int(part) for part in parts)
-
-    return read
-
-
-def _numbers(ctx: Any, param: Any, value: str | None) -> float | tuple[float, ...] | None:
-    """Parse a number, or several numbers separated by commas."""
-    if value is None:
-        return None
-    try:
-        numbers = tuple(float(part) for part in value.split(","))
-    except ValueError:
-        msg = f"{value!r}: expected numbers, separated by ','."
-        raise click.BadParameter(msg, ctx, param) from None
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
-def _data_options(command: Any) -> Any:
-    """Add the options for the data and the array library."""
-    path = click.Path(path_type=Path, exists=True)
-    for option in (
-        click.option("--quiet", "-q", is_flag=True, help="Print no progress and no table."),
-        click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64"),
-        click.option("--device", metavar="NAME", help="Device of the backend, for example cuda."),
-        click.option("--backend", type=click.Choice(_data.BACKENDS), default="numpy"),
-        click.option("--normalise", is_flag=True, help="Divide every sample by its sum."),
-        click.option("--key", metavar="NAME", help="Name of the array in an .npz or .mat file."),
-        click.option(
-            "--missing",
-            type=float,
-            metavar="VALUE",
-            help="Value of missing entries: a number, or nan, which empty fields of a table and "
-            "transparent pixels of images are as well.",
-        ),
-        click.argument("data", type=path),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group(
@@ -137,15 +60,15 @@ def command() -> None:
 
 
 @command.command(epilog=EXIT_CODES)
-@_data_options
-@click.option("--rank", required=True, callback=_sizes(","), help="Such as 5; for tucker 3,4,4.")
+@data_options
+@click.option("--rank", required=True, callback=sizes(","), help="Such as 5; for tucker 3,4,4.")
 @click.option("--model", type=click.Choice(["cp", "nmf", "tucker"]), default="cp")
 @click.option(
     "--loss", type=click.Choice(["wasserstein", "frobenius", "kl"]), default="wasserstein"
 )
 @click.option(
     "--grid",
-    callback=_sizes("x"),
+    callback=sizes("x"),
     metavar="AxB",
     help="The grid of the last modes; rows of a table are reshaped to it. By default all modes but "
     "the first.",
@@ -157,7 +80,7 @@ def command() -> None:
 )
 @click.option(
     "--reach",
-    callback=_numbers,
+    callback=numbers,
     metavar="D",
     help="Largest distance of transport on the grid, in bins, or one per axis, such as 50,inf.",
 )
@@ -176,7 +99,7 @@ def command() -> None:
 )
 @click.option("--debias", is_flag=True, help="Without the blur of the smoothing: see the docs.")
 @click.option(
-    "--rho", callback=_numbers, help="Weight of the entropies; by default small beside the loss."
+    "--rho", callback=numbers, help="Weight of the entropies; by default small beside the loss."
 )
 @click.option(
     "--solver",
@@ -269,7 +192,7 @@ def fit(
     **options: Any,
 ) -> int:
     """Fit DATA, an .npy, .npz, .csv or .mat file or a folder of images; samples come first."""
-    _check_outputs(out, options["checkpoint"], figure, tables)
+    check_outputs(out, options["checkpoint"], figure, tables)
     comm = _data.team(launcher)
     is_online = options["solver"] == "online"
     library = (backend, device, dtype)
@@ -285,10 +208,12 @@ def fit(
         X = _data.normalised(X, mask) if normalise else X
         converted = _data.to_backend(X, *library)
     shape = tuple(converted.shape)
-    chosen = _loss(loss, shape, grid, cost, reach, eps, lam, debias=debias, source_lam=source_lam)
+    chosen = chosen_loss(
+        loss, shape, grid, cost, reach, eps, lam, debias=debias, source_lam=source_lam
+    )
     if is_online:
-        max_iter = 1 if _is_default("max_iter") else max_iter
-        options |= {"tol": 1e-2} if _is_default("tol") else {}
+        max_iter = 1 if is_default("max_iter") else max_iter
+        options |= {"tol": 1e-2} if is_default("tol") else {}
     options |= {
         "axes": _data.read_axes(data, shape),
         "mask": mask,
@@ -314,7 +239,7 @@ def fit(
     ):
         warnings.simplefilter("ignore", UserWarning)  # the table shows the message
         warnings.filterwarnings("always", "checkpoint ", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _say(str(message))
+        warnings.showwarning = lambda message, *_, **__: say(str(message))
         result: wtf.Factorisation = solve(converted, size, chosen, callback=w.step, **options)
     # After a Ctrl-C in the last step, the fit may have converged all the same.
     interrupted = w.interrupted and not result.converged
@@ -325,97 +250,18 @@ def fit(
     if whole_fit is None:
         return CONVERGED  # rank 0 has all of it
     result = whole_fit
-    asked, written = _written(result, out, figure, tables)
+    asked, written = write_fit(result, out, figure, tables)
     whole = written == asked
     if not quiet:
-        whole &= _show(summary(result, *filter(None, written)))
+        whole &= show(summary(result, *filter(None, written)))
     if interrupted and written[0] is not None:
         advice = _how_to_continue(options["checkpoint"], options["solver"], written[0])
-        _say(f"interrupted; {advice}")
+        say(f"interrupted; {advice}")
     if not whole:
         return NOT_WRITTEN
     if interrupted:
         return INTERRUPTED
     return CONVERGED if result.converged else NOT_CONVERGED
-
-
-def _written(
-    result: wtf.Factorisation, out: Path, figure: Path | None, tables: Path | None
-) -> tuple[list[Path], list[Path | None]]:
-    """The files that were asked for, and those that were written in their place."""
-    asked, written = [out], [_data.write_output(out, result.save, _say)]
-    if figure is not None:
-        asked.append(figure)
-        written.append(_draw(result, figure))
-    for name, table_of in factor_tables(result).items() if tables is not None else ():
-        assert tables is not None
-        asked.append(tables / name)
-        write = partial(_write_table, table_of)
-        written.append(_data.write_output(tables / name, write, _say))
-    return asked, written
-
-
-def _is_default(option: str) -> bool:
-    """Whether an option was not given."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is ParameterSource.DEFAULT
-
-
-def _check_outputs(
-    out: Path, checkpoint: Path | None, figure: Path | None, tables: Path | None
-) -> None:
-    """Refuse files that cannot be written, before the fit."""
-    _data.check_output("--out", out, [".npz"])
-    _data.check_output("--checkpoint", checkpoint, [".npz"])
-    if figure is not None:
-        _data.check_output("--plot", figure, _figure_suffixes())
-    if tables is not None:
-        tables.mkdir(parents=True, exist_ok=True)
-        _data.check_output("--csv", tables / "factor_0.csv", [".csv"])
-
-
-def _show(rows: Table) -> bool:
-    """Print a table; returns whether stdout could be written to."""
-    try:
-        Console().print(rows)
-    except OSError as error:
-        _say(f"the table cannot be shown: {error.strerror or error}")
-        # Otherwise Python would fail to flush the buffer again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
-
-
-def _loss(
-    name: str,
-    shape: tuple[int, ...],
-    grid: tuple[int, ...] | None,
-    cost: Path | None,
-    reach: float | tuple[float, ...] | None,
-    eps: float,
-    lam: float,
-    **options: Any,
-) -> wtf.Loss:
-    if name != "wasserstein":
-        for option in ("cost", "reach", "eps", "lam", *options):
-            if not _is_default(option):
-                given = option.replace("_", "-")
-                msg = f"--{given} was given with --loss {name}: expected --loss wasserstein"
-                raise ValueError(msg)
-        return wtf.Frobenius() if name == "frobenius" else wtf.KullbackLeibler()
-    if len(shape) < 2 and grid is None:
-        msg = f"the data have shape {shape}: expected samples and at least one more mode"
-        raise ValueError(msg)
-    if cost is None:
-        return wtf.Wasserstein(
-            wtf.grid_cost(*(grid or shape[1:]), reach=reach), eps, lam, **options
-        )
-    if reach is not None:
-        msg = "--reach was given with --cost, a matrix: expected inf in that matrix, or no --cost"
-        raise ValueError(msg)
-    matrix = _data.read_array(cost, None, None)
-    modes = (tuple(range(1, len(shape))),)
-    return wtf.Wasserstein(matrix, eps, lam, modes=modes, **options)
 
 
 def _how_to_continue(checkpoint: Path | None, solver: str, out: Path) -> str:
@@ -425,43 +271,9 @@ def _how_to_continue(checkpoint: Path | None, solver: str, out: Path) -> str:
     return advice if solver == "dual" else f"{advice}; to save the whole state, use --checkpoint"
 
 
-def _figure_suffixes() -> list[str]:
-    try:
-        import matplotlib as mpl
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError:
-        msg = "figures need Matplotlib: pip install 'wtfarray[plot]'"
-        raise ImportError(msg) from None
-    mpl.use("Agg")  # opens no window
-    return [f".{suffix}" for suffix in FigureCanvasBase.get_supported_filetypes()]
-
-
-def _draw(result: wtf.Factorisation, path: Path) -> Path | None:
-    """Save a figure of the atoms and return its path; errors are printed."""
-    try:
-        return _data.write_output(path, partial(_draw_atoms, result), _say)
-    except EXPECTED as error:
-        _say(f"{path} cannot be drawn: {error}")
-        return None
-
-
-def _draw_atoms(result: wtf.Factorisation, path: Path) -> None:
-    """Save a figure of the atoms, with one panel per factor if they have more than two modes."""
-    from matplotlib import pyplot as plt
-
-    from wtfarray import plot
-
-    few = len(result.shape) in (2, 3)
-    figure: Any = plot.atoms(result).figure if few else plot.factors(result)[0].figure
-    try:
-        replace_file(path, partial(figure.savefig, dpi=150, format=path.suffix[1:].lower()))
-    finally:
-        plt.close(figure)
-
-
 @command.command(epilog=EXIT_CODES)
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
-@_data_options
+@data_options
 @click.option("--tol", type=float, default=1e-9, help=TOL_HELP)
 @click.option("--max-iter", type=click.IntRange(min=1), default=1000)
 @click.option(
@@ -485,7 +297,7 @@ def project(
     **options: Any,
 ) -> int:
     """Project the samples of DATA onto the atoms of FIT, a file written by `wtfarray fit`."""
-    _data.check_output("--out", out, [".npy", ".csv"])
+    check_output("--out", out, [".npy", ".csv"])
     saved = _data.read_fit(fitted)
     grid = saved.shape[1:]
     X = _data.read_array(data, key, grid, gaps=missing is not None)
@@ -503,15 +315,15 @@ def project(
         projected = saved.projection(converted, mask=mask, **options)
     coefficients = to_host(projected.factors[0])
     samples = projected.axis(0) if axes is None else axes[0]
-    write = partial(_write_coefficients, coefficients, samples)
-    written = _data.write_output(out, write, _say)
+    write = partial(write_coefficients, coefficients, samples)
+    written = write_output(out, write)
     whole = written == out
     if not quiet:
         rows = [("samples", str(coefficients.shape[0])), ("atoms", str(coefficients.shape[1]))]
         rows += [] if written is None else [("written", str(written))]
-        whole &= _show(table(rows))
+        whole &= show(table(rows))
     for warning in caught:
-        _say(str(warning.message))
+        say(str(warning.message))
     if not whole:
         return NOT_WRITTEN
     if projected.stopped:
@@ -519,27 +331,11 @@ def project(
     return CONVERGED if projected.converged else NOT_CONVERGED
 
 
-def _write_table(table_of: tuple[Any, ...], path: Path) -> None:
-    write_table(path, *table_of)
-
-
-def _write_coefficients(coefficients: NDArray[Any], samples: wtf.Axis, path: Path) -> None:
-    def write(part: Path) -> None:
-        with part.open("wb") as stream:
-            np.save(stream, coefficients)
-
-    if path.suffix.lower() == ".csv":
-        named = samples if samples.name else wtf.Axis("sample", samples.values, samples.unit)
-        write_table(path, coefficients, [0], [named], [len(coefficients)])
-    else:
-        replace_file(path, write)
-
-
 @command.command()
 @click.argument("fitted", metavar="FIT", type=click.Path(path_type=Path, exists=True))
 def info(fitted: Path) -> int:
     """Summarise FIT, a file written by `wtfarray fit`."""
-    return CONVERGED if _show(summary(_data.read_fit(fitted))) else NOT_WRITTEN
+    return CONVERGED if show(summary(_data.read_fit(fitted))) else NOT_WRITTEN
 
 
 @command.command()
@@ -551,13 +347,13 @@ def info(fitted: Path) -> int:
 )
 def demo(out: Path) -> int:
     """Fit images of displaced sources with two losses, and plot the atoms."""
-    _data.check_output("--out", out, _figure_suffixes())
+    check_output("--out", out, figure_suffixes())
     from wtfarray.cli import _demo
 
     written = _demo.run(
         out,
         click.echo,
         progress=importlib.util.find_spec("tqdm") is not None,
-        save=lambda path, save: _data.write_output(path, save, _say),
+        save=write_output,
     )
     return CONVERGED if written == out else NOT_WRITTEN

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 
 import wtfarray as wtf
 from wtfarray._arrays.typing import Array
-from wtfarray._fit.storage import try_to_write
 from wtfarray.cli._tables import read_table
 from wtfarray.distributed import Communicator, mpi, torch_distributed
 
@@ -291,76 +288,3 @@ def read_fit(path: Path) -> wtf.Factorisation:
     except ValueError as error:
         msg = f"{path} is not a fit of `wtfarray fit`: {error}"
         raise ValueError(msg) from None
-
-
-def check_output(name: str, path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse an output file that cannot be written, before the fit."""
-    if path is None:
-        return
-    if path.suffix.lower() not in suffixes:
-        msg = f"{name} is {path}: expected a file with suffix {' or '.join(suffixes)}"
-        raise ValueError(msg)
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        msg = f"{name} is {path}, but folder {path.parent} does not exist"
-        raise ValueError(msg)
-    try:
-        try_to_write(path)
-    except OSError as error:
-        msg = f"{name} is {path}, but the folder is not writable: {error.strerror or error}"
-        raise ValueError(msg) from None
-
-
-def write_output(
-    path: Path, write: Callable[[Path], object], complain: Callable[[str], object]
-) -> Path | None:
-    """
-    Write a result, to a temporary folder if the requested place cannot be written to.
-
-    Parameters
-    ----------
-    path : Path
-        The requested file.
-    write : callable
-        Writes the result to a path.
-    complain : callable
-        Prints a message that names the file that was written instead.
-
-    Returns
-    -------
-    Path or None
-        The file that was written; None if there is none.
-    """
-    try:
-        write(path)
-    except OSError as error:
-        cause = error.strerror or str(error)
-    else:
-        return path
-    for folder in _other_folders():
-        try:
-            elsewhere = Path(tempfile.mkdtemp(prefix="wtfarray-unwritten-", dir=folder))
-        except OSError:
-            continue
-        try:
-            write(elsewhere / path.name)
-        except OSError:
-            with suppress(OSError):
-                elsewhere.rmdir()
-            continue
-        complain(f"{path} cannot be written: {cause}; written to {elsewhere / path.name} instead")
-        return elsewhere / path.name
-    complain(f"{path} cannot be written: {cause}; neither can other folders, the result is lost")
-    return None
-
-
-def _other_folders() -> list[Path]:
-    """The folders that are tried if the requested one cannot be written to."""
-    folders: list[Path] = []
-    with suppress(OSError):  # there is none
-        folders.append(Path(tempfile.gettempdir()))
-    with suppress(OSError, RuntimeError):
-        folders.append(Path.home())
-    with suppress(OSError):
-        folders.append(Path.cwd())
-    return folders
