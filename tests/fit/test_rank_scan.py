@@ -8,7 +8,6 @@ from helpers import numpy_only
 from mixtures import bumps, images
 
 import wtfarray as wtf
-from wtfarray._fit import rank_scan as rank_scan_module
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 
@@ -58,43 +57,6 @@ class TestScan:
         assert scan.records[-1].objective < scan.records[0].objective
 
     @numpy_only
-    def test_warm_started_fit_is_as_good_as_a_separate_one(self):
-        scan = wtf.rank_scan(bumps(), [1, 2, 3], LOSS, held_out=None, n_seeds=1, tol=1e-6)
-        alone = wtf.nmf(bumps(), 3, LOSS, rng=0)
-        assert scan.fits[2].objective == pytest.approx(
-            alone.objective, abs=1e-3 * abs(alone.objective)
-        )
-        record = scan.records[2]
-        assert (record.objective, record.gap) == (scan.fits[2].objective, scan.fits[2].gap)
-        assert record.held_out is record.held_out_error is record.stability is None
-
-    @numpy_only
-    @pytest.mark.parametrize("loss", [LOSS, wtf.Frobenius(), wtf.KullbackLeibler()])
-    def test_excess_loss_is_zero_at_the_minimum_over_all_models(self, loss):
-        X = bumps()
-        best = loss.conjugate(X, 0.0 * X)[1]
-        excess = [rank_scan_module._total_excess(loss, X, Y, None) for Y in (best, X[::-1])]
-        assert excess[0] / X.shape[0] == pytest.approx(0.0, abs=1e-4)
-        assert excess[1] / X.shape[0] > 1e-2
-
-    @numpy_only
-    def test_fold_without_mass_is_refused_before_fitting(self):
-        X = np.concatenate([bumps(5), np.zeros((1, 12))])
-        with pytest.raises(ValueError, match="held_out leaves a part of X that is zero everywhere"):
-            wtf.rank_scan(X, [1], LOSS, held_out=6, progress=False)
-
-    def test_held_out_loss_is_that_of_projected_samples(self):
-        X, loss = bumps(), wtf.KullbackLeibler()
-        scan = wtf.rank_scan(X, [2], loss, n_seeds=1, held_out=0.25, rng=5, tol=1e-8)
-        left = rank_scan_module._folds(16, 0.25, np.random.default_rng(5), sampled=True)[0]
-        assert len(left) == 4
-        kept = np.setdiff1d(np.arange(16), left)
-        fit = wtf.nmf(X[kept], 2, loss, rng=0, n_init=5, tol=1e-8)
-        Y = fit.project(X[left]) @ fit.factors[1].T
-        expected = np.sum(X[left] * np.log(X[left] / Y) - X[left] + Y) / 4
-        assert scan.records[0].held_out == pytest.approx(expected, rel=1e-2)
-
-    @numpy_only
     def test_sums_of_losses_and_losses_without_samples_are_scanned(self):
         loss = wtf.LossSum(LOSS, wtf.Frobenius())
         assert len(wtf.rank_scan(bumps(), [1], loss, n_seeds=1).records) == 1
@@ -131,27 +93,6 @@ class TestScan:
         assert len(seen) == len(scan.fits) == 2
 
     @numpy_only
-    def test_interrupt_returns_the_finished_ranks(self, monkeypatch):
-        fit = rank_scan_module.fit_model
-
-        def stop(state):
-            raise KeyboardInterrupt
-
-        ranks = []
-
-        def interrupted(model, X, rank, loss, weights, options, *team):
-            ranks.append(rank)
-            options = {**options, **({"callback": stop} if rank == 3 else {})}
-            return fit(model, X, rank, loss, weights, options, *team)
-
-        monkeypatch.setattr(rank_scan_module, "fit_model", interrupted)
-        with pytest.warns(UserWarning, match="interrupted"):
-            scan = wtf.rank_scan(bumps(), [1, 2, 3, 4], wtf.Frobenius())
-        assert [record.rank for record in scan] == [1, 2]
-        assert ranks.count(3) == 1
-        assert 4 not in ranks
-
-    @numpy_only
     def test_unfinished_fits_give_one_warning(self):
         with pytest.warns(UserWarning, match="rank_scan: nmf: stopped after max_iter") as caught:
             scan = wtf.rank_scan(bumps(), [2, 3], LOSS, max_iter=1, tol=1e-14)
@@ -164,18 +105,6 @@ class TestScan:
         pytest.importorskip("tqdm")
         wtf.rank_scan(bumps(), [1, 2], wtf.Frobenius(), n_seeds=2, progress=True)
         assert "6/6" in capsys.readouterr().err
-
-    @numpy_only
-    def test_blocks_of_entries_are_left_out(self):
-        loss = wtf.KullbackLeibler()
-        scan = wtf.rank_scan(
-            bumps(), [1, 2, 3], loss, n_seeds=1, held_out=None, held_out_entries=0.2, tol=1e-4
-        )
-        entries = [record.held_out_entries for record in scan]
-        assert entries[0] > entries[1] > entries[2] > 0
-        assert "entries" in repr(scan).splitlines()[1]
-        blocks = rank_scan_module._blocks((5, 8, 6), 0.25, np.random.default_rng(0))
-        assert (blocks.sum(axis=(1, 2)) == 4 * 3).all()
 
 
 @numpy_only

@@ -10,22 +10,17 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from numbers import Integral
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
-from array_api_compat import array_namespace
-from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, check_last_labels, checked_axes
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
-from wtfarray._arrays.samples import take_samples
-from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.sparse import SparseSamples
-from wtfarray._arrays.sums import AgreedError, Sums, failing_together, refusal
+from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_data,
@@ -35,50 +30,34 @@ from wtfarray._arrays.validation import (
     known_options,
     one_of,
     positive_integer,
-    positive_number,
 )
-from wtfarray._fit.factorise import fit_model
 from wtfarray._fit.journal import wants_to_stop
+from wtfarray._fit.left_out import left_out_blocks, left_out_samples
 from wtfarray._fit.matching import matched_cosine
-from wtfarray._fit.options import FitOptions
 from wtfarray._fit.progress_bar import ProgressBar
-from wtfarray._fit.rank_choice import core_consistency_of_parts
-from wtfarray._fit.rank_growth import grow
+from wtfarray._fit.rank_chain import Chain, ScanOptions
+from wtfarray._fit.rank_losses import (
+    core_consistency_of_fit,
+    loss_of_left_out_entries,
+    loss_of_left_out_samples,
+    mean_excess,
+    unstructured_loss,
+)
 from wtfarray._fit.rank_records import Rank, RankRecord, RankScan
 from wtfarray._fit.result import Factorisation
 from wtfarray._fit.sample_parts import (
-    part_of_fit,
-    parts_of_data,
-    some_samples,
     sparse_or_dense,
 )
 from wtfarray._fit.specification import Kind, is_sampled
 from wtfarray._fit.team import (
     Interrupts,
     check_same,
-    counts_of,
     seed_identity,
     shared_generator,
     team_of,
 )
 from wtfarray._losses.labels import check_cost_labels
-from wtfarray._losses.least import least_value
-from wtfarray._losses.loss_sum import losses_of
-from wtfarray._losses.protocol import ConjugateLoss, Loss, MaskedLoss
-from wtfarray._losses.value import wasserstein
-from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._models.entropy import Constraint
-
-
-class ScanOptions(TypedDict, total=False):
-    """Keywords of `rank_scan` that are passed to every fit; documented in `cp`."""
-
-    rho: float | Sequence[float] | None
-    constraints: Sequence[Constraint] | None
-    solver: Literal["envelope", "dual"]
-    tol: float
-    max_iter: int
-    batch: int | None
+from wtfarray._losses.protocol import Loss
 
 
 def rank_scan(
@@ -229,26 +208,26 @@ def _scan(
         list[NDArray[np.intp]], list[np.random.Generator], NDArray[np.bool_] | None
     ]:
         """Left-out samples and entries, of which others have some, and streams for the fits."""
-        folds = _folds(samples, held_out, generator, sampled=sampled)
+        folds = left_out_samples(samples, held_out, generator, sampled=sampled)
         streams, blocks = generator.spawn(n_seeds + len(folds)), None
         if held_out_entries is not None:
             streams += generator.spawn(1)
-            blocks = _blocks((samples, *X.shape[1:]), held_out_entries, streams[-1])
+            blocks = left_out_blocks((samples, *X.shape[1:]), held_out_entries, streams[-1])
             blocks = blocks[first : first + X.shape[0]]
         return folds, streams, blocks
 
     folds, streams, blocks = sums.agree(draw)
     here = [fold[(fold >= first) & (fold < first + X.shape[0])] - first for fold in folds]
-    whole = [_Chain(X, mask, stream, sums) for stream in streams[:n_seeds]]
+    whole = [Chain(X, mask, stream, sums) for stream in streams[:n_seeds]]
     parts = [
-        _Chain(X, mask, stream, sums, fold)
+        Chain(X, mask, stream, sums, fold)
         for stream, fold in zip(streams[n_seeds : n_seeds + len(folds)], here, strict=True)
     ]
     if blocks is not None:
-        parts.append(_Chain.without_entries(X, mask, streams[-1], sums, blocks))
+        parts.append(Chain.without_entries(X, mask, streams[-1], sums, blocks))
     unstructured = None
     if order[0] == 1:
-        unstructured = _unstructured(loss, X, mask, sums, sampled=sampled)
+        unstructured = unstructured_loss(loss, X, mask, sums, sampled=sampled)
     scan = RankScan(model, [], [], unstructured)
     total = len(order) * len(streams)
     with ProgressBar("rank scan", visible=progress and sums.leads, total=total) as bar:
@@ -279,87 +258,12 @@ def _checked_data(
     return (as_shard if shared else as_data)("X", observed(X, mask), xp), mask
 
 
-class _Chain:
-    """Fits of increasing rank to the same samples, each initialising the next."""
-
-    def __init__(
-        self,
-        X: Array,
-        mask: Array | None,
-        rng: np.random.Generator,
-        sums: Sums,
-        left_out: NDArray[np.intp] | None = None,
-    ) -> None:
-        self.X, self.mask, self.sums = X, mask, sums
-        self.left_out: Array | None = None
-        self.left_out_mask: Array | None = None
-        if left_out is not None:
-            kept = np.setdiff1d(np.arange(X.shape[0]), left_out)
-            self.X, self.left_out = some_samples(X, kept), some_samples(X, left_out)
-            if mask is not None:
-                self.mask = take_samples(mask, kept)
-                self.left_out_mask = take_samples(mask, left_out)
-            for part in (self.X, self.left_out):
-                if not sums.any(_is_positive(part)):
-                    msg = (
-                        "held_out leaves a part of X that is zero everywhere: expected fewer folds"
-                    )
-                    raise refusal(sums, ValueError(msg))
-        self._shards = WHOLE
-        if sums.comm is not None:
-            self._shards = Shards(sums, counts_of(int(self.X.shape[0]), sums.comm))
-        self.last: Factorisation | None = None
-        self.entries: Array | None = None
-        self._rng = rng
-
-    @classmethod
-    def without_entries(
-        cls,
-        X: Array,
-        mask: Array | None,
-        rng: np.random.Generator,
-        sums: Sums,
-        blocks: NDArray[np.bool_],
-    ) -> _Chain:
-        """Fits to all samples, without the entries of the blocks."""
-        xp = array_namespace(X)
-        entries = xp.asarray(blocks, device=device_of(X))
-        chain = cls(X, ~entries if mask is None else mask & ~entries, rng, sums)
-        chain.entries = entries if mask is None else mask & entries
-        for part in (chain.mask, chain.entries):
-            if not sums.any(bool(xp.any(observed(X, part) > 0))):
-                msg = "held_out_entries leaves a part of X that is zero everywhere: expected less"
-                raise refusal(sums, ValueError(msg))
-        return chain
-
-    def fit_next(
-        self,
-        model: Kind,
-        rank: Rank,
-        loss: Loss,
-        options: ScanOptions,
-        interrupted: Callable[[], bool],
-    ) -> Factorisation:
-        """Fit the next rank."""
-        init: object = None
-        if self.last is not None:
-            now = [factor.shape[1] for factor in self.last.factors]
-            ranks = [rank] * len(now) if isinstance(rank, int) else rank
-            if all(old <= new for old, new in zip(now, ranks, strict=True)):
-                init = grow(self.last, self.X, ranks, self._rng, self.mask, self._shards)
-        given = cast("FitOptions", {**options, "init": init, "rng": self._rng, "mask": self.mask})
-        self.last = fit_model(model, self.X, rank, loss, None, given, self.sums.comm, interrupted)
-        if not self.last.converged and self.sums.leads:
-            warnings.warn(f"{model}: {self.last.message}", stacklevel=2)
-        return self.last
-
-
 def _fit_rank(
     model: Kind,
     rank: Rank,
     loss: Loss,
-    whole: list[_Chain],
-    parts: list[_Chain],
+    whole: list[Chain],
+    parts: list[Chain],
     options: ScanOptions,
     bar: ProgressBar,
     interrupted: Callable[[], bool],
@@ -378,63 +282,30 @@ def _fit_rank(
         converged = converged and fits[-1].converged
     fits = fits[: len(whole)]
     best = min(fits, key=lambda fit: fit.objective)
-    held_out = [_held_out_loss(chain, loss) for chain in parts if chain.left_out is not None]
-    entries = [_entries_loss(chain, loss) for chain in parts if chain.entries is not None]
+    held_out = [
+        loss_of_left_out_samples(chain, loss) for chain in parts if chain.left_out is not None
+    ]
+    entries = [
+        loss_of_left_out_entries(chain, loss) for chain in parts if chain.entries is not None
+    ]
     modes = range(1 if sampled else 0, len(best.factors))
     pairs = [matched_cosine(a, b, modes) for a, b in itertools.combinations(fits, 2)]
     record = RankRecord(
         rank=rank,
         objective=best.objective,
         gap=best.gap,
-        loss=_excess(loss, whole[0].X, best, whole[0].mask, sums),
+        loss=mean_excess(loss, whole[0].X, best, whole[0].mask, sums),
         held_out=statistics.fmean(held_out) if held_out else None,
         held_out_error=_standard_error(held_out) if len(held_out) > 1 else None,
         stability=statistics.fmean(pairs) if pairs else None,
         held_out_entries=entries[0] if entries else None,
-        core_consistency=_core_consistency(best, whole[0], loss) if model == "cp" else None,
+        core_consistency=core_consistency_of_fit(best, whole[0], loss) if model == "cp" else None,
         converged=converged,
         seconds=time.perf_counter() - begin,
     )
     if sums.any(interrupted()):
         raise KeyboardInterrupt
     return record, best
-
-
-def _core_consistency(fit: Factorisation, chain: _Chain, loss: Loss) -> float | None:
-    """The core consistency of a CP model, for the data as the loss blurs them."""
-    if len(fit.factors) < 3:
-        return None
-
-    def blurred(X: Array) -> Array:
-        xp = array_namespace(X)
-        if chain.mask is not None:  # missing entries are those of the model
-            X = xp.where(chain.mask, X, fit.to_tensor())
-        if isinstance(loss, ConjugateLoss) and bool(xp.any(X > 0)):
-            # The model of smallest loss: X itself, blurred by the kernel of a Wasserstein loss.
-            X = loss.conjugate(X, xp.zeros_like(X))[1]
-        return X
-
-    parts = ((rows, blurred(part)) for rows, part in parts_of_data(chain.X))
-    return core_consistency_of_parts(parts, fit.factors, fit.weights, chain.sums)
-
-
-def _unstructured(
-    loss: Loss, X: Array, mask: Array | None, sums: Sums, *, sampled: bool
-) -> float | None:
-    """The loss per sample of a model in which every sample is constant, or all of X."""
-    total = 0.0
-    for _, part in parts_of_data(X):
-        xp = array_namespace(part)
-        seen = observed(xp.ones_like(part), mask)
-        axes = tuple(range(int(sampled), part.ndim))
-        counts = xp.sum(seen, axis=axes, keepdims=True)
-        mean = xp.sum(part, axis=axes, keepdims=True) / xp.where(counts > 0, counts, 1.0)
-        try:
-            total += _total_excess(loss, part, seen * mean, mask)
-        except ValueError:  # no transport to constant samples, where some costs are infinite
-            total = math.nan
-    total, samples = sums.numbers(total, int(X.shape[0]))
-    return None if math.isnan(total) else total / samples
 
 
 def _refuse_for_sparse(
@@ -457,106 +328,6 @@ def _refuse_for_sparse(
         raise ValueError(msg)
 
 
-def _is_positive(X: Array) -> bool:
-    """Whether some entry is positive."""
-    if isinstance(X, SparseSamples):
-        return bool((X.array.data > 0).any())
-    return bool(array_namespace(X).any(X > 0))
-
-
-def _standard_error(values: list[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values))
-
-
-def _held_out_loss(chain: _Chain, loss: Loss) -> float:
-    """The loss of the left-out samples of a chain, projected onto the atoms of its last fit."""
-    fit, X = chain.last, chain.left_out
-    assert fit is not None
-    assert X is not None
-    if chain.sums.shared and fit.constraints[0] not in (None, "rows"):
-        msg = (
-            f"held_out was given with comm and the constraint {fit.constraints[0]!r} of the first "
-            "factor, which ties samples together: expected held_out=None"
-        )
-        raise AgreedError(ValueError(msg))
-    projected = None
-    if X.shape[0]:  # each process projects its own samples
-        projected = fit.projection(X, mask=chain.left_out_mask)
-    stopped = projected is not None and projected.stopped
-    if chain.sums.any(stopped):  # an interrupted projection returns instead of raising
-        raise KeyboardInterrupt
-    return _excess(loss, X, projected, chain.left_out_mask, chain.sums)
-
-
-def _entries_loss(chain: _Chain, loss: Loss) -> float:
-    """The loss of the left-out entries of a chain, in the model of its last fit."""
-    assert chain.last is not None
-    X = observed(chain.X, chain.entries)
-    return _excess(loss, X, chain.last, chain.entries, chain.sums)
-
-
-def _blocks(
-    shape: tuple[int, ...], fraction: object, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """True in one block of every sample, which has about this fraction of its entries."""
-    share = positive_number("held_out_entries", fraction)
-    if share >= 1 or math.prod(shape[1:]) < 2:
-        msg = (
-            f"held_out_entries is {fraction} of samples of shape {shape[1:]}: expected a fraction "
-            f"below one, of several entries"
-        )
-        raise ValueError(msg)
-    edges = [max(1, round(n * share ** (1 / (len(shape) - 1)))) for n in shape[1:]]
-    found = np.zeros(shape, dtype=bool)
-    for i in range(shape[0]):
-        starts = [int(rng.integers(n - m + 1)) for n, m in zip(shape[1:], edges, strict=True)]
-        box = tuple(slice(s, s + m) for s, m in zip(starts, edges, strict=True))
-        found[i][box] = True
-    return found
-
-
-def _excess(
-    loss: Loss, X: Array, fit: Factorisation | None, mask: Array | None, sums: Sums
-) -> float:
-    """
-    The mean over the samples of all processes of what `_total_excess` adds.
-
-    Without a fit, this process has no samples.
-    """
-    total = 0.0
-    for rows, part in parts_of_data(X) if fit is not None else ():
-        assert fit is not None
-        total += _total_excess(loss, part, part_of_fit(fit, rows).to_tensor(), mask)
-    total, samples = sums.numbers(total, int(X.shape[0]))
-    return total / samples
-
-
-def _total_excess(loss: Loss, X: Array, Y: Array, mask: Array | None) -> float:
-    """
-    The sum over samples of ``Phi(X, Y) - min Phi(X, .)``.
-
-    If the conjugate of the loss is not known, the sum of ``Phi(X, Y)``.
-    """
-    xp, total, Y = array_namespace(X), 0.0, observed(Y, mask)
-    if X.shape[0] == 0:
-        return 0.0
-    if not bool(xp.any(X > 0)):  # the samples of this process: beside one that is not empty
-        one = xp.ones_like(X[:1, ...])
-        seen = None if mask is None else xp.concat([mask, xp.ones_like(mask[:1, ...])])
-        both = _total_excess(loss, xp.concat([X, one]), xp.concat([Y, one]), seen)
-        return both - _total_excess(loss, one, one, None)
-    for part in losses_of(loss):
-        if isinstance(part, ConjugateLoss):
-            total -= least_value(part, X, mask)
-        if isinstance(part, Wasserstein):
-            total += float(wasserstein(X, Y, part, tol=1e-4, mask=mask).value)
-        elif mask is not None and isinstance(part, MaskedLoss):
-            total += float(xp.sum(part.masked_value_and_gradient(X, Y, mask)[0]))
-        else:
-            total += float(xp.sum(part.value_and_gradient(X, Y)[0]))
-    return total
-
-
 def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:
     """The distinct ranks in increasing order."""
     if isinstance(ranks, str) or not isinstance(ranks, Iterable):
@@ -577,27 +348,5 @@ def _sorted_ranks(ranks: object, model: Kind) -> list[Rank]:
     return sorted(checked)
 
 
-def _folds(
-    samples: int, held_out: object, rng: np.random.Generator, *, sampled: bool
-) -> list[NDArray[np.intp]]:
-    """The indices of the left-out samples, one array per fold."""
-    if held_out is None:
-        return []
-    if not sampled:
-        msg = f"held_out is {held_out!r}, but the loss transports the first mode: expected None"
-        raise ValueError(msg)
-    order = rng.permutation(samples)
-    if isinstance(held_out, Integral) and not isinstance(held_out, bool):
-        if not 2 <= int(held_out) <= samples:
-            msg = f"held_out is {held_out}: expected 2 to {samples} folds, or a fraction below 1"
-            raise ValueError(msg)
-        return np.array_split(order, int(held_out))
-    fraction = positive_number("held_out", held_out)
-    count = max(1, round(fraction * samples))
-    if fraction >= 1 or count >= samples:
-        msg = (
-            f"held_out is {held_out} of {samples} samples: expected an integer number of folds, or "
-            f"a fraction that leaves samples to fit"
-        )
-        raise ValueError(msg)
-    return [order[:count]]
+def _standard_error(values: list[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
