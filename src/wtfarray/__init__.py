@@ -5,9 +5,10 @@ from wtfarray._fit.coupled import coupled
 from wtfarray._fit.coupled_result import CoupledFactorisation
 from wtfarray._fit.factorise import cp, nmf, tucker
 from wtfarray._fit.journal import FitState, Record
+from wtfarray._fit.loading import load
 from wtfarray._fit.rank_records import RankRecord, RankScan
 from wtfarray._fit.rank_scan import rank_scan
-from wtfarray._fit.result import Factorisation, load
+from wtfarray._fit.result import Factorisation
 from wtfarray._fit.unmixing import Unmixing, unmix
 from wtfarray._losses.frobenius import Frobenius
 from wtfarray._losses.kullback_leibler import KullbackLeibler

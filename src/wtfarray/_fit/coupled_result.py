@@ -30,9 +30,10 @@ from wtfarray._fit.coupled_specification import (
 )
 from wtfarray._fit.driver import FitSolution, certify, solve
 from wtfarray._fit.journal import Journal, Record
+from wtfarray._fit.loading import load
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
-from wtfarray._fit.result import Factorisation, load
+from wtfarray._fit.result import Factorisation
 from wtfarray._fit.starts import feasible, kl_steps
 from wtfarray._fit.storage import (
     as_number,

@@ -1,78 +1,34 @@
-"""The result of a factorisation, and reading it from a file."""
+"""The result of a factorisation."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from array_api_compat import array_namespace
-from array_api_compat import device as device_of
-from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import (
     Axis,
-    check_labels,
-    check_last_labels,
-    check_order,
-    checked_axes,
 )
 from wtfarray._arrays.communicator import Communicator
-from wtfarray._arrays.containers import without_labels
-from wtfarray._arrays.host import to_host
-from wtfarray._arrays.masks import as_mask, observed
-from wtfarray._arrays.scratch import FileArray
-from wtfarray._arrays.stored import StoredData, like
-from wtfarray._arrays.sums import Sums, asarray_like, failing_together
-from wtfarray._arrays.typing import Array, Device, Namespace
+from wtfarray._arrays.sums import failing_together
+from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
-    as_nonnegative,
-    as_shard,
     axis_index,
-    common_namespace,
-    follow,
-    instance_of,
-    one_of,
-    positive_integer,
-    positive_number,
 )
-from wtfarray._fit.absent_samples import mean_coefficients, present_samples, with_absent
-from wtfarray._fit.chunked_projection import is_separable, project_chunks, stored_or_read
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.export import dataset, factor_frame
 from wtfarray._fit.journal import Record
-from wtfarray._fit.projection import project_samples, project_together
-from wtfarray._fit.specification import is_sampled
-from wtfarray._fit.storage import (
-    as_number,
-    check_finite,
-    choose_loss,
-    describe_axes,
-    describe_loss,
-    get,
-    get_count,
-    has_unit_sums,
-    read_axes,
-    read_blocks,
-    read_constraints,
-    read_loss,
-    read_records,
-    read_shape,
-    reading,
-    to_dtype_name,
-    write_atomically,
-    write_records,
-)
+from wtfarray._fit.new_samples import project_onto
+from wtfarray._fit.saving import write_fit
 from wtfarray._fit.team import team_of
 from wtfarray._losses.protocol import Loss
-from wtfarray._models.entropy import Constraint, entropy_value
-from wtfarray._models.models import CPModel, atoms_of
+from wtfarray._models.entropy import Constraint
+from wtfarray._models.models import CPModel
 from wtfarray._models.tensor import cp_to_tensor, tucker_to_tensor
 
 
@@ -308,8 +264,8 @@ class Factorisation:
         """
         team = team_of(comm)
         with failing_together(team):
-            found, advice = self._project(
-                X, tol, max_iter, mask, team, progress=progress, keeps_dual=False
+            found, advice = project_onto(
+                self, X, tol, max_iter, mask, team, progress=progress, keeps_dual=False
             )
         for message in advice:
             warnings.warn(message, stacklevel=2)
@@ -365,116 +321,12 @@ class Factorisation:
         ((2, 2), True)
         """
         team = team_of(comm)
+        found: Factorisation
         with failing_together(team):
-            found, advice = self._project(X, tol, max_iter, mask, team, progress=progress)
+            found, advice = project_onto(self, X, tol, max_iter, mask, team, progress=progress)
         for message in advice:
             warnings.warn(message, stacklevel=2)
         return found
-
-    def _project(
-        self,
-        X: Array,
-        tol: float,
-        max_iter: int,
-        mask: Array | None,
-        team: Communicator | None,
-        *,
-        progress: bool,
-        keeps_dual: bool = True,
-    ) -> tuple[Factorisation, list[str]]:
-        """The projection, and the messages of its warnings."""
-        sums = Sums(team)
-        X, mask, axes = sums.agree(lambda: self._checked(X, mask, shared=sums.shared))
-        present = present_samples(mask, X, self.loss, shared=sums.shared)
-        if present is not None:
-            X, mask = present.take(X), present.take(mask)
-        data = like(X)
-        atoms = atoms_of(self.factors, self.core, self.weights)
-        atoms = follow("the fit", atoms, array_namespace(data), data.dtype, device_of(data))
-        options: dict[str, Any] = {
-            "constraint": self.constraints[0],
-            "rho": self.rho[0],
-            "reference": self.references[0],
-            "tol": positive_number("tol", tol),
-            "max_iter": positive_integer("max_iter", max_iter),
-            "progress": progress and sums.leads,
-        }
-        if isinstance(X, StoredData):
-            found = project_chunks(X, atoms, self.loss, **options, keeps_dual=keeps_dual)
-        elif team is None:
-            found = project_samples(X, atoms, self.loss, **options, mask=mask)
-        else:
-            found = project_together(sums, X, atoms, self.loss, **options, mask=mask)
-        advice = [] if found.mass_advice is None else [f"project: {found.mass_advice}"]
-        if not found.converged and sums.leads:
-            advice.append(f"project: {found.message}")
-        entropy = self._entropy_of_atoms()
-        projected = replace(
-            self,
-            factors=[found.coefficients, *self.factors[1:]],
-            objective=found.objective + entropy,
-            gap=found.gap,
-            converged=found.converged,
-            message=found.message,
-            n_iter=found.n_iter,
-            history=[replace(r, objective=r.objective + entropy) for r in found.history],
-            dual=found.dual,
-            shape=tuple(X.shape),
-            stopped=found.stopped,
-            axes=axes,
-        )
-        if present is not None:
-            mean = mean_coefficients(self.factors[0], self.constraints[0])
-            projected = with_absent(projected, present, asarray_like(to_host(mean), data))
-        return projected, advice
-
-    def _checked(
-        self, X: Array, mask: Array | None, *, shared: bool
-    ) -> tuple[Array, Array | None, tuple[Axis, ...]]:
-        """New samples, what was observed of them, and their labels."""
-        X, labels = without_labels("X", X, in_chunks=True)
-        mask, mask_labels = without_labels("mask", mask)
-        alone = mask is None and not shared
-        X = stored_or_read(X, separable=alone and is_separable(self.loss, self.constraints[0]))
-        if not isinstance(X, StoredData):
-            xp = common_namespace(X=X)
-            mask = as_mask("mask", mask, X, shared=shared)
-            X = (as_shard if shared else as_nonnegative)("X", observed(X, mask), xp)
-        sizes = ", ".join(map(str, self.shape[1:]))
-        if tuple(X.shape[1:]) != self.shape[1:]:
-            msg = f"X has shape {tuple(X.shape)}: expected (n, {sizes})"
-            raise ValueError(msg)
-        if not is_sampled(self.loss, self.shape):
-            msg = (
-                "the loss transports the first mode: expected a fit whose first mode indexes "
-                "samples"
-            )
-            raise ValueError(msg)
-        axes = self._axes_of_new(labels, tuple(X.shape))
-        check_last_labels("mask", mask_labels, axes)
-        return X, mask, axes
-
-    def _axes_of_new(self, labels: tuple[Axis, ...], shape: tuple[int, ...]) -> tuple[Axis, ...]:
-        """The labels of new samples; refuse features with other labels than the fitted ones."""
-        if not labels:
-            first = (Axis(self.axes[0].name, None, self.axes[0].unit),) if self.axes else ()
-            return checked_axes(None, (*first, *self.axes[1:]), shape)
-        for k in range(1, len(shape)):
-            check_labels("X", labels[k], k, self.axis(k), "the fit")
-        check_order("X", labels, self.axes, "the fit")
-        return checked_axes((*labels[:1], *self.axes[1:]) if self.axes else None, labels, shape)
-
-    def _entropy_of_atoms(self) -> float:
-        """``sum_k rho_k E(A_k)`` over all blocks but the first."""
-        blocks = list(self.factors)
-        if self.core is not None:
-            blocks.append(self.core)
-        elif self.weights is not None and len(self.rho) > len(self.factors):
-            blocks.append(self.weights / float(array_namespace(self.weights).sum(self.weights)))
-        parts = zip(self.rho[1:], self.references[1:], blocks[1:], strict=True)
-        return math.fsum(
-            rho * s * float(entropy_value(b / s, array_namespace(b))) for rho, s, b in parts
-        )
 
     def save(self, path: str | os.PathLike[str], /) -> None:
         """
@@ -490,130 +342,4 @@ class Factorisation:
         OSError
             If the file cannot be written; an existing file is left unchanged.
         """
-        path = Path(path)
-        path = path if path.suffix else path.with_suffix(".npz")
-        arrays = {f"factor_{k}": to_host(f) for k, f in enumerate(self.factors)}
-        arrays["dual"] = _host_dual(self.dual)
-        for name in ("core", "weights"):
-            block = getattr(self, name)
-            if block is not None:
-                arrays[name] = to_host(block)
-        described, costs = describe_loss(self.loss)
-        arrays |= costs
-        dtype = to_dtype_name(self.factors[0])
-        blocks = self.factors if self.core is None else [*self.factors, self.core]
-        header = {
-            "kind": self.kind,
-            "objective": self.objective,
-            "gap": self.gap,
-            "converged": self.converged,
-            "message": self.message,
-            "n_iter": self.n_iter,
-            "rho": self.rho,
-            "references": self.references,
-            "constraints": self.constraints,
-            "shape": self.shape,
-            "stopped": self.stopped,
-            "axes": describe_axes(self.axes),
-            "loss": described,
-            "dtype": dtype,
-            "normalised": [
-                has_unit_sums(to_host(block), constraint, dtype)
-                for block, constraint in zip(blocks, self.constraints, strict=False)
-            ],
-        }
-        arrays["history"] = write_records(self.history)
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        write_atomically(path, arrays)
-
-
-def _host_dual(dual: Array) -> NDArray[np.float64]:
-    """The dual variable as NumPy's float64; in a file of that type it is mapped, not read."""
-    if isinstance(dual, FileArray):
-        return dual.memmap() if dual.dtype == np.float64 else np.asarray(dual, dtype=np.float64)
-    return to_host(dual)
-
-
-def load(
-    path: str | os.PathLike[str],
-    /,
-    *,
-    loss: Loss | None = None,
-    xp: Namespace | None = None,
-    device: Device | None = None,
-) -> Factorisation:
-    """
-    Read a fit written by `Factorisation.save`.
-
-    Parameters
-    ----------
-    path : path
-        The ``.npz`` file.
-    loss : Loss, optional
-        The loss of the fit if it is user-defined; other losses are stored in the file.
-    xp, device
-        Namespace and device of the arrays; by default NumPy, whichever library was fitted.
-
-    Returns
-    -------
-    Factorisation
-        The stored fit.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or was not written by `Factorisation.save`.
-    """
-    with reading("path", path, "a file written by `save` of a fit") as archive:
-        header = archive.header
-        kind = get(header, "kind", str)
-        if kind == "coupled":
-            msg = "it holds a coupled fit, which `CoupledFactorisation.load` reads"
-            raise ValueError(msg)
-        dtype = get(header, "dtype", str)
-        one_of("kind", kind, ("cp", "tucker", "nmf"))
-        one_of("dtype", dtype, ("float32", "float64"))
-        shape = read_shape(header, kind)
-        factors, core, weights = read_blocks(archive, kind, shape, dtype)
-        blocks = factors if core is None else [*factors, core]
-        constraints, rho, references = read_constraints(header, blocks, kind, dtype)
-        stored = read_loss(get(header, "loss", dict), archive, shape)
-        dual = archive.read("dual", shape)
-        # It is -inf where the model is 0; user-defined losses may return NaN.
-        usual = np.isinf(dual) | (np.isnan(dual) & isinstance(stored, str))
-        check_finite("dual", np.where(usual, 0.0, dual), dtype)
-        axes = read_axes(header, shape)
-        history = read_records(archive)
-        objective = as_number("objective", get(header, "objective", (int, float)))
-        gap = as_number("gap", get(header, "gap", (int, float)), 0.0, infinite=True)
-        converged, stopped = get(header, "converged", bool), get(header, "stopped", bool)
-        message, n_iter = get(header, "message", str), get_count(header, "n_iter")
-        archive.finish()
-    if loss is not None:
-        instance_of("loss", loss, Loss, "a loss of wtfarray, or an object with value_and_gradient")
-    chosen = choose_loss(stored, loss)
-    space: Any = np if xp is None else xp
-
-    def place(array: NDArray[np.float64]) -> Array:
-        return space.asarray(array, dtype=getattr(space, dtype), device=device)
-
-    return Factorisation(
-        kind=kind,
-        factors=[place(factor) for factor in factors],
-        core=None if core is None else place(core),
-        weights=None if weights is None else place(weights),
-        objective=objective,
-        gap=gap,
-        converged=converged,
-        message=message,
-        n_iter=n_iter,
-        history=history,
-        dual=place(dual),
-        loss=chosen,
-        rho=rho,
-        references=references,
-        constraints=constraints,
-        shape=shape,
-        stopped=stopped,
-        axes=axes,
-    )
+        write_fit(Path(path), self)
