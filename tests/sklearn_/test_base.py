@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from estimators import ESTIMATORS, FAST, bumps, data_of, images
+from estimators import ESTIMATORS, FAST, bumps, images
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -12,7 +12,6 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import wtfarray as wtf
 from wtfarray.sklearn import WassersteinCP, WassersteinNMF, WassersteinTucker
 
 pytestmark = pytest.mark.usefixtures("numpy_estimators")
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("numpy_estimators")
 @parametrize_with_checks([cls(eps=0.5, tol=1e-3) for cls in ESTIMATORS])
 def test_scikit_learn_estimator_checks_pass(estimator, check):
     check(estimator)
-
-
-@pytest.fixture(scope="module", params=ESTIMATORS, ids=lambda cls: cls.__name__)
-def fitted(request):
-    X = data_of(request.param)
-    return request.param(2, **FAST).fit(X), X
 
 
 class TestSparse:
@@ -64,25 +57,6 @@ class TestBatches:
         with pytest.warns(ConvergenceWarning, match="WassersteinNMF: stopped after max_iter = 1"):
             model.partial_fit(X[12:])
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [("eps", 0.3), ("rho_atoms", 1e-2), ("n_components", 3), ("cost", "cityblock")],
-    )
-    def test_changed_parameters_are_refused(self, name, value):
-        X = bumps()
-        model = WassersteinNMF(**FAST).partial_fit(X[:12])
-        model.set_params(**{name: value})
-        with pytest.raises(ValueError, match=rf"{name} is {value!r}, but the first batch was"):
-            model.partial_fit(X[12:])
-        model.fit(X).partial_fit(X[:12])
-
-    def test_equal_costs_are_no_change(self):
-        X, cost = bumps(), wtf.grid_cost(16)[0]
-        model = WassersteinNMF(**FAST, cost=cost).partial_fit(X[:12])
-        model.set_params(cost=cost.copy()).partial_fit(X[12:])
-        with pytest.raises(ValueError, match="cost is"):
-            model.set_params(cost=2.0 * cost).partial_fit(X[12:])
-
 
 class TestFitted:
     def test_shapes_follow_data_and_components(self, fitted):
@@ -96,28 +70,6 @@ class TestFitted:
         assert list(model.get_feature_names_out()) == [
             f"{type(model).__name__.lower()}{k}" for k in range(2)
         ]
-
-    def test_coefficients_carry_the_mass_of_the_samples(self, fitted):
-        model, X = fitted
-        W = model.transform(5.0 * X)
-        np.testing.assert_allclose(W.sum(axis=1), 5.0 * X.reshape(len(X), -1).sum(axis=1))
-        np.testing.assert_allclose(W, 5.0 * model.transform(X), rtol=1e-4, atol=1e-4)
-        if not isinstance(model, WassersteinTucker):
-            np.testing.assert_allclose(model.components_.reshape(2, -1).sum(axis=1), 1.0)
-
-    def test_empty_samples_have_no_coefficients(self, fitted):
-        model, X = fitted
-        some = np.concatenate([np.zeros_like(X[:1]), X[:3], np.zeros_like(X[:1])])
-        W = model.transform(some)
-        assert not np.any(W[[0, 4]])
-        np.testing.assert_allclose(W[1:4], model.transform(X[:3]), rtol=1e-6)
-        assert not np.any(model.transform(np.zeros_like(X[:2])))
-        assert model.score(some) == pytest.approx(model.score(X[:3]), rel=1e-4)
-
-    def test_samples_are_transformed_independently(self, fitted):
-        model, X = fitted
-        alone = np.concatenate([model.transform(X[i : i + 1]) for i in range(4)])
-        np.testing.assert_allclose(model.transform(X)[:4], alone, atol=1e-4)
 
     def test_two_components_score_higher_than_one(self, fitted):
         model, X = fitted
@@ -147,15 +99,6 @@ class TestInput:
             model.transform(X[:, :-1])
         with pytest.raises(ValueError, match=r"X has shape \(3, 5\): expected \(n, 2\)"):
             model.inverse_transform(np.ones((3, 5)))
-
-    def test_another_size_of_a_later_mode_is_refused(self):
-        model = WassersteinCP(**FAST).fit(images())
-        with pytest.raises(ValueError, match=r"X has shape \(12, 6, 5\): expected \(n, 6, 6\)"):
-            model.transform(images()[:, :, :-1])
-
-    def test_data_without_mass_are_refused(self):
-        with pytest.raises(ValueError, match="X has no sample of positive mass and weight"):
-            WassersteinNMF().fit(np.zeros((4, 5)))
 
     def test_unfinished_fit_gives_a_convergence_warning(self):
         with pytest.warns(ConvergenceWarning, match="max_iter = 1: increase it"):

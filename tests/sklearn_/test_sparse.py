@@ -36,7 +36,7 @@ def test_transform_is_never_dense(monkeypatch):
         model.fit(X[:10])
     set_thresholds(monkeypatch, chunk_entries=80, chunk_batches=2)
     sizes = sizes_made_dense(monkeypatch)
-    monkeypatch.setattr("wtfarray.sklearn._base.PROJECTION_ITERATIONS", 1)
+    monkeypatch.setattr("wtfarray.sklearn._coefficients.PROJECTION_ITERATIONS", 1)
     with pytest.warns(ConvergenceWarning, match="WassersteinNMF: .*max_iter") as caught:
         found = model.transform(X)
     assert found.shape == (40, 2)

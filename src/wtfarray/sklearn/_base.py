@@ -9,17 +9,15 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj, is_numpy_array
+from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from wtfarray._arrays.communicator import Communicator
-from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.sparse import SparseSamples, is_sparse, to_dense
 from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array
@@ -31,13 +29,11 @@ from wtfarray._arrays.validation import (
     positive_integer,
     positive_number,
 )
-from wtfarray._fit.projection import project_samples
 from wtfarray._fit.proximal import running_share
 from wtfarray._fit.specification import Kind, Specification
 from wtfarray._fit.team import Interrupts, team_of
-from wtfarray._losses.least import least_value
-from wtfarray._losses.value import wasserstein
 from wtfarray._models.models import atoms_of
+from wtfarray.sklearn._coefficients import coefficients_of, share_of_excess
 from wtfarray.sklearn._costs import Cost, transport_loss
 from wtfarray.sklearn._fitting import (
     fit_all,
@@ -49,8 +45,6 @@ from wtfarray.sklearn._samples import (
     Samples,
     distinct_samples,
     observed_samples,
-    refuse_negative,
-    rows,
     shared_samples,
     to_unit_mass,
 )
@@ -61,11 +55,8 @@ from wtfarray.sklearn._sparse import (
     parts_of_samples,
 )
 from wtfarray.sklearn._team import check_same_parameters
+from wtfarray.sklearn._validation import check_namespace, refuse_changed_parameters, validated
 
-PROJECTION_TOL = 1e-9
-"""Tolerance of `transform`, a convex problem."""
-PROJECTION_ITERATIONS = 1000
-"""Largest number of iterations of `transform`."""
 FREE_PARAMETERS = ("init", "n_init", "max_iter", "tol", "random_state", "verbose", "comm")
 """Parameters that may change between batches: they do not belong to the objective."""
 
@@ -148,7 +139,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         with interrupts.held(), failing_together(team):
             sums = Sums(team)
             samples = sums.agree(
-                lambda: distinct_samples(self._validated(X, "fit", reset=True), sample_weight)
+                lambda: distinct_samples(validated(self, X, self._kind), sample_weight)
             )
             check_same_parameters(self, sums)
             self._fit_from_scratch(shared_samples(samples, sums), team, interrupts)
@@ -181,11 +172,12 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             msg = "comm was given, which partial_fit does not support: expected None, or fit"
             raise ValueError(msg)
         first = not hasattr(self, "components_")
-        samples = distinct_samples(self._validated(X, "partial_fit", reset=first), sample_weight)
+        X = self._validated(X, "partial_fit", reset=first)
+        samples = distinct_samples(X, sample_weight)
         if first:
             self._fit_from_scratch(samples)
             return self
-        self._refuse_changed_parameters()
+        refuse_changed_parameters(self, self._first_parameters)
         spec = self._problem(samples)
         past = self.n_samples_seen_ / samples.total
         blocks, n_iter, message = proximal_step(
@@ -204,18 +196,6 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.n_iter_ += n_iter
         self.n_samples_seen_ += samples.total
         return self
-
-    def _refuse_changed_parameters(self) -> None:
-        """Refuse parameters of the objective other than those of the first batch."""
-        for name, before in self._first_parameters.items():
-            now = getattr(self, name)
-            if now is before or _same(now, before):
-                continue
-            msg = (
-                f"{name} is {now!r}, but the first batch was fitted with {before!r}: expected no "
-                f"change; call fit to begin anew"
-            )
-            raise ValueError(msg)
 
     def _fit_from_scratch(
         self,
@@ -274,11 +254,7 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         one_of("init", self.init, (None, "kl", "random", "nnsvd"))
         return mean_problem(
             self._kind,
-            replace(
-                samples,
-                data=self._on_grid(samples.data),
-                mask=None if samples.mask is None else self._on_grid(samples.mask),
-            ),
+            self._samples_on_grid(samples),
             self._rank(self._sample_shape),
             self.loss_,
             positive_number("rho_coefs", self.rho_coefs),
@@ -439,45 +415,6 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             text = f"{type(self).__name__}: {message}"
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
-    def _coefficients(self, X: Array, mask: Array | None) -> tuple[Array, list[str]]:
-        """
-        The coefficients of samples of mass one, zero for empty ones; why a solve did not converge.
-
-        Those of complete samples sum to one. The mass of a sample with missing entries is not
-        known, and its coefficients are free.
-        """
-        xp = array_namespace(X)
-        filled = to_host(per_sample(X)) > 0
-        complete = np.ones_like(filled)
-        if mask is not None:
-            seen = xp.all(mask, axis=tuple(range(1, mask.ndim)))
-            complete = to_host(xp.astype(seen, X.dtype)) > 0
-        found = [xp.zeros((1, self._n_features_out), dtype=X.dtype, device=device_of(X))]
-        # Row 0 is shared by all empty samples.
-        where, n = np.zeros(X.shape[0], dtype=np.int64), 1
-        messages: list[str] = []
-        for whole in (True, False):
-            group = np.flatnonzero(filled & (complete == whole))
-            if not group.size:
-                continue
-            projected = project_samples(
-                self._on_grid(rows(X, group)),
-                self._rows_like(X).mT,
-                self.loss_,
-                constraint="rows" if whole else None,
-                rho=self.rho_coefs,
-                tol=PROJECTION_TOL,
-                max_iter=PROJECTION_ITERATIONS,
-                mask=None if whole else self._on_grid(rows(mask, group)),
-                progress=bool(self.verbose),
-            )
-            if not projected.converged:
-                messages.append(projected.message)
-            found.append(projected.coefficients)
-            where[group] = np.arange(n, n + group.size)
-            n += group.size
-        return rows(xp.concat(found), where), messages
-
     def _rows_like(self, X: Array) -> Array:
         """The components, (n_components, bins of a sample), in the dtype of X."""
         components = follow(
@@ -485,20 +422,25 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         )
         return array_namespace(X).reshape(components, (components.shape[0], -1))
 
-    def _excess(self, samples: Samples, Y: Array, whole: Samples) -> float:
-        """
-        The share of some samples in the mean of ``OT(x, y) - min_y OT(x, y)`` over the whole.
+    def _coefficients(self, X: Array, mask: Array | None) -> tuple[Array, list[str]]:
+        """The coefficients of samples of mass one, and why a solve did not converge."""
+        return coefficients_of(
+            self._on_grid(X),
+            None if mask is None else self._on_grid(mask),
+            self._rows_like(X).mT,
+            self.loss_,
+            self.rho_coefs,
+            progress=bool(self.verbose),
+        )
 
-        All samples have mass one.
-        """
+    def _excess(self, samples: Samples, Y: Array, whole: Samples) -> float:
+        """The share of some samples in the mean excess of the loss over the whole."""
         n = whole.data.shape[0]
-        X, Y = (self._on_grid(Z) / n for Z in (samples.data, Y))
-        if samples.weights is not None:
-            # The excess is homogeneous: weights can be applied to the masses.
-            X, Y = (Z * spread(samples.weights, Z) for Z in (X, Y))
+        return share_of_excess(self._samples_on_grid(samples), self._on_grid(Y), self.loss_, n)
+
+    def _samples_on_grid(self, samples: Samples) -> Samples:
         mask = None if samples.mask is None else self._on_grid(samples.mask)
-        excess = float(wasserstein(X, Y, self.loss_, mask=mask).value)
-        return max(excess - least_value(self.loss_, X, mask), 0.0)
+        return replace(samples, data=self._on_grid(samples.data), mask=mask)
 
     def _on_grid(self, X: Array) -> Array:
         if isinstance(X, SparseSamples):
@@ -519,46 +461,11 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _validated(
         self, X: Array, method: str, *, reset: bool, may_be_sparse: bool = False
     ) -> Array:
-        """
-        The samples as a floating-point array, of their own library if dispatch is enabled.
-
-        If ``may_be_sparse``, a sparse matrix stays one.
-        """
+        """The checked samples; a fitted estimator, not ``reset``, compares them with its own."""
         if not reset:
-            self._check_namespace(X, method)
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype="numeric",
-            allow_nd=self._kind != "nmf",
-            ensure_all_finite="allow-nan",
-            accept_sparse="csr" if self._kind == "nmf" else False,
-        )
-        refuse_negative(X, type(self).__name__)
-        if is_sparse(X) and not may_be_sparse:
-            X = to_dense(X)
-        if not reset and tuple(X.shape[1:]) != self._sample_shape:
-            expected = ", ".join(map(str, self._sample_shape))
-            msg = f"X has shape {tuple(X.shape)}: expected (n, {expected})"
-            raise ValueError(msg)
-        return X if is_sparse(X) else as_floating("X", X, common_namespace(X=X))
-
-    def _check_namespace(self, X: Array, method: str) -> None:
-        """If dispatch is enabled, refuse arrays with another library or device than the fit."""
-        if not get_config()["array_api_dispatch"]:
-            return
-        X = X if hasattr(X, "__array_namespace__") or hasattr(X, "device") else np.empty(0)
-        fitted = self.components_
-        same = array_namespace(X) is array_namespace(fitted)
-        if not same or (not is_numpy_array(X) and device_of(X) != device_of(fitted)):
-            msg = (
-                f"X is an array of {array_namespace(X).__name__} on device {device_of(X)} and "
-                f"components_ one of {array_namespace(fitted).__name__} on {device_of(fitted)}: "
-                f"inputs passed to {type(self).__name__}.{method}() must use the same namespace "
-                f"and device as those of fit()"
-            )
-            raise ValueError(msg)
+            check_namespace(X, self.components_, f"{type(self).__name__}.{method}")
+        shape = None if reset else self._sample_shape
+        return validated(self, X, self._kind, shape, may_be_sparse=may_be_sparse)
 
     @property
     def _n_features_out(self) -> int:
@@ -574,15 +481,3 @@ class WassersteinDecomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True
         return tags
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values of a parameter are equal, also if they are arrays or hold some."""
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if is_array_api_obj(a) and is_array_api_obj(b):
-        x: Array = a
-        y: Array = b
-        xp = array_namespace(x)
-        return xp is array_namespace(y) and x.shape == y.shape and bool(xp.all(x == y))
-    return type(a) is type(b) and bool(a == b)
