@@ -11,7 +11,9 @@ from collections import Counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # arrays are small: threads would wait for each other
 
-from campaign import checks
+from campaign.backends import backend as library_named
+from campaign.backends import shared_compilation
+from campaign.trial import Outcome, run
 from campaign.workers import KINDS, work, work_together
 
 STATUSES = {
@@ -39,7 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def report(outcome: checks.Outcome, backend: str, dtype: str | None) -> None:
+def report(outcome: Outcome, backend: str, dtype: str | None) -> None:
     """Print what is wrong, and how to see it again."""
     for label, message in outcome.failures:
         print(f"\nFAILED {outcome.kind}: {label}\n  {message.strip()}")
@@ -50,7 +52,7 @@ def report(outcome: checks.Outcome, backend: str, dtype: str | None) -> None:
     )
 
 
-def summary(outcomes: list[checks.Outcome]) -> str:
+def summary(outcomes: list[Outcome]) -> str:
     """A table: kinds by what became of their problems."""
     kinds = list(dict.fromkeys(outcome.kind for outcome in outcomes))
     counts = {kind: Counter(o.status for o in outcomes if o.kind == kind) for kind in kinds}
@@ -64,7 +66,7 @@ def summary(outcomes: list[checks.Outcome]) -> str:
     return "\n".join(lines)
 
 
-def details(outcomes: list[checks.Outcome], backend: str) -> str:
+def details(outcomes: list[Outcome], backend: str) -> str:
     """Reasons of refusals, slow problems, and how often each failure occurred."""
     lines = []
     reasons = Counter(o.refused.split(":")[0][:70] for o in outcomes if o.status == "refused")
@@ -85,9 +87,9 @@ def details(outcomes: list[checks.Outcome], backend: str) -> str:
 
 def repeat(kinds: list[str], seed: int, backend: str, dtype: str | None) -> int:
     """Run one problem of each kind named, and print all that is known of it."""
-    library, failed = checks.backend(backend), False
+    library, failed = library_named(backend), False
     for kind in kinds:
-        outcome = checks.run(kind, seed, library, KINDS[kind], dtype)
+        outcome = run(kind, seed, library, KINDS[kind], dtype)
         print("\n".join(outcome.notes))
         print(f"\n{kind} {seed}: {outcome.status} in {outcome.seconds:.2f} s of CPU")
         print(outcome.refused or outcome.undecided or outcome.slow)
@@ -98,11 +100,17 @@ def repeat(kinds: list[str], seed: int, backend: str, dtype: str | None) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run problems until the time or their number is up; 1 if any failed."""
+    """Run problems until the time or their number is up, or repeat one; 1 if any failed."""
     given = parse(arguments)
     if given.repeat is not None:
         return repeat(given.kind or list(KINDS), given.repeat, given.backend, given.dtype)
-    outcomes: list[checks.Outcome] = []
+    with shared_compilation(given.backend):
+        return run_many(given)
+
+
+def run_many(given: argparse.Namespace) -> int:
+    """Run problems, report failures and print the summary; 1 if any failed."""
+    outcomes: list[Outcome] = []
     begin = last = time.monotonic()
     line = sys.stderr.isatty()
     for outcome in work(given) if given.workers == 1 else work_together(given):

@@ -21,7 +21,9 @@ import numpy as np
 
 import wtfarray as wtf
 from campaign import checkpointed_fit
-from campaign.checks import Broken, Refused, Trial, pick, same, to_numpy
+from campaign.backends import to_numpy
+from campaign.problems import pick
+from campaign.trial import Broken, Refused, Trial, same
 
 ROOT = Path(__file__).parent.parent
 FITS: dict[str, Callable[[np.ndarray], Any]] = {

@@ -8,11 +8,27 @@ import multiprocessing
 import queue
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from campaign import checks, faults
+from campaign.backends import backend
+from campaign.block_duals import check_block
+from campaign.faults import check_faults
+from campaign.fits import check_fit
+from campaign.losses import check_conjugate, check_wasserstein
+from campaign.projections import check_projection
+from campaign.trial import Outcome, Trial, run
 
-KINDS = {**checks.CHECKS, "faults": faults.check_faults}
+KINDS: dict[str, Callable[[Trial], None]] = {
+    "wasserstein": check_wasserstein,
+    "conjugate": check_conjugate,
+    "cp_dual": check_block,
+    "tucker_dual": check_block,
+    "cp": check_fit,
+    "tucker": check_fit,
+    "nmf": check_fit,
+    "projection": check_projection,
+    "faults": check_faults,
+}
 WEIGHTS = {"wasserstein": 4, "conjugate": 2, "faults": 0.5}
 """How often a kind is drawn, as against once."""
 
@@ -28,14 +44,14 @@ def sequence(kinds: list[str], seed: int):
         yield kind, seed * 1_000_000 + number
 
 
-def work(given: argparse.Namespace, worker: int = 0) -> Iterator[checks.Outcome]:
+def work(given: argparse.Namespace, worker: int = 0) -> Iterator[Outcome]:
     """Every n-th problem of n workers, until the time or the number of problems is up."""
-    library, begin = checks.backend(given.backend), time.monotonic()
+    library, begin = backend(given.backend), time.monotonic()
     problems = sequence(given.kind or list(KINDS), given.seed)
     for kind, seed in itertools.islice(problems, worker, given.problems, given.workers):
         if time.monotonic() - begin > 60 * given.minutes:
             break
-        yield checks.run(kind, seed, library, KINDS[kind], given.dtype)
+        yield run(kind, seed, library, KINDS[kind], given.dtype)
 
 
 def _send(given: argparse.Namespace, worker: int, outcomes: multiprocessing.Queue) -> None:
@@ -45,7 +61,7 @@ def _send(given: argparse.Namespace, worker: int, outcomes: multiprocessing.Queu
     outcomes.put(None)
 
 
-def work_together(given: argparse.Namespace) -> Iterator[checks.Outcome]:
+def work_together(given: argparse.Namespace) -> Iterator[Outcome]:
     """The outcomes of all workers, as they come; a worker that dies is a failure."""
     context = multiprocessing.get_context("spawn")
     outcomes = context.Queue()

@@ -13,9 +13,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from campaign import checks, oracle
+from campaign import losses, oracle
 from campaign.__main__ import main, parse, summary
+from campaign.backends import backend as library_named
+from campaign.intervals import check_interval
 from campaign.problems import TransportLoss
+from campaign.trial import Trial, run
 from campaign.workers import KINDS, sequence, work, work_together
 
 PROBLEMS = {
@@ -40,8 +43,8 @@ def test_short_campaign(kind, dtype, backend):
     if backend.name == "jax" and kind != "conjugate":
         pytest.skip("compilation would take most of a minute: run `nox -s campaign`")
     count = PROBLEMS[kind, dtype] // share
-    library = checks.backend(backend.name)
-    outcomes = [checks.run(kind, seed, library, KINDS[kind], dtype) for seed in range(count)]
+    library = library_named(backend.name)
+    outcomes = [run(kind, seed, library, KINDS[kind], dtype) for seed in range(count)]
     failures = [(o.seed, *failure) for o in outcomes for failure in o.failures]
     assert not failures, summary(outcomes)
     assert any(o.status == "passed" for o in outcomes)
@@ -126,16 +129,16 @@ def test_oracle_knows_what_can_be_reached(x, y, solved, on_numpy):
     ],
 )
 def test_wrong_values_are_found(value, gap, label, on_numpy):
-    trial = checks.Trial("wasserstein", 0, checks.backend("numpy"))
+    trial = Trial("wasserstein", 0, library_named("numpy"))
     truth = oracle.Interval(1.0, 1.0, 1.0)
-    checks.check_interval(trial, "test", value, gap, truth, converged=True)
+    check_interval(trial, "test", value, gap, truth, converged=True)
     assert label in [found for found, _ in trial.outcome.failures]
     assert trial.outcome.status == "failed"
 
 
 def test_undecided_problems_do_not_pass(on_numpy):
-    trial = checks.Trial("wasserstein", 0, checks.backend("numpy"))
-    checks.check_interval(trial, "test", 1.0, 0.1, oracle.Interval(0.9, 1.1, 1.0), converged=True)
+    trial = Trial("wasserstein", 0, library_named("numpy"))
+    check_interval(trial, "test", 1.0, 0.1, oracle.Interval(0.9, 1.1, 1.0), converged=True)
     assert trial.outcome.status == "undecided"
 
 
@@ -153,9 +156,9 @@ def test_wrong_gradients_are_found(on_numpy):
         float,
     )
     for slope, failed in ((u, False), (2 * u, True), (-u, True)):
-        trial = checks.Trial("wasserstein", 0, checks.backend("numpy"))
+        trial = Trial("wasserstein", 0, library_named("numpy"))
         for seed in range(12):
-            checks._check_gradient(
+            losses._check_gradient(
                 trial, np.random.default_rng(seed), X, Y, loss, truth.lower, slope
             )
         assert trial.outcome.failed is failed

@@ -1,11 +1,13 @@
 """Functions that JAX compiles as a whole, and that other libraries execute as they are."""
 
+from dataclasses import dataclass
+
 import array_api_compat
 import numpy as np
 import pytest
 from helpers import to_numpy
 
-from wtfarray._arrays.compilation import compiled
+from wtfarray._arrays.compilation import argument, compiled
 
 
 @pytest.fixture
@@ -63,3 +65,32 @@ def test_objects_are_passed_in_their_traceable_form(xp, array):
 
     on_jax = array_api_compat.is_jax_namespace(xp)
     assert float(form_of(array([1.5]), Box())[0]) == (3.0 if on_jax else 1.5)
+
+
+@argument(static=("power",), special={"factor": 1.0})
+@dataclass(frozen=True)
+class Monomial:
+    factor: float
+    power: int
+
+
+def test_objects_are_arguments_with_their_numbers(xp, array):
+    """Another number compiles nothing; another static field does, and a special number."""
+    kinds = []
+
+    @compiled()
+    def value(x, monomial):
+        plain = isinstance(monomial.factor, float) and monomial.factor == 1.0
+        kinds.append(plain)
+        power = x**monomial.power
+        return power if plain else power * monomial.factor
+
+    x, on_jax = array([1.0, 2.0]), array_api_compat.is_jax_namespace(xp)
+    for factor in (2.0, 3.0, 4.0):
+        found = to_numpy(value(x, Monomial(factor, 2)))
+        np.testing.assert_allclose(found, factor * np.asarray([1.0, 4.0]))
+    assert kinds == [False] * (1 if on_jax else 3)
+    kinds.clear()
+    np.testing.assert_allclose(to_numpy(value(x, Monomial(1.0, 2))), [1.0, 4.0])
+    np.testing.assert_allclose(to_numpy(value(x, Monomial(2.0, 3))), [2.0, 16.0])
+    assert kinds == [True, False]

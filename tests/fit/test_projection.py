@@ -160,6 +160,20 @@ class TestLaws:
         alone = np.concatenate([fit.project(X[i : i + 1]) for i in range(len(X))])
         np.testing.assert_allclose(alone, exact, atol=2e-4)
 
+    def test_light_samples_do_not_depend_on_each_other_in_single_precision(self):
+        """The entropy of the atoms, a constant, is 1e5 times what is minimised."""
+        rng = np.random.default_rng(1)
+        X, new = (rng.gamma(1.0, size=(n, 6)) for n in (4, 3))
+        new *= 1e-7 / new.sum(axis=1, keepdims=True)
+        loss = wtf.Wasserstein(wtf.grid_cost(6), eps=0.01, lam=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            fit = wtf.nmf(X.astype("float32"), 3, loss, rho=1e-3, rng=0, max_iter=20)
+        new = new.astype("float32")
+        together = fit.project(new)
+        alone = np.concatenate([fit.project(new[i : i + 1]) for i in range(len(new))])
+        np.testing.assert_allclose(alone, together, rtol=0, atol=1e-2 * together.max())
+
     def test_coefficients_do_not_depend_on_much_heavier_samples(self):
         fit = fitted("nmf", "unbalanced", data(mass=None), tol=1e-5)
         X = data(4, seed=1)

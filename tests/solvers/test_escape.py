@@ -3,13 +3,16 @@
 import itertools
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from helpers import numpy_only, set_thresholds, to_numpy
+from joint_problems import WatchedObjective, matrix_problem
 
 import wtfarray as wtf
-from wtfarray._solvers.escape import SETTINGS, perturbed
+from wtfarray._solvers.escape import SETTINGS, escaped, perturbed
+from wtfarray._solvers.stop_reason import StopReason
 
 
 def plateau():
@@ -83,6 +86,31 @@ def test_restarts_of_random_small_fits_gain_nothing():
         scale = max(abs(fit.objective), 0.2 * X.sum())
         worst = max(worst, (fit.objective - again.objective) / scale)
     assert worst < 1e-3
+
+
+@numpy_only
+@pytest.mark.parametrize(("gain", "found"), [(0.1, True), (0.02, False)])
+def test_lower_point_counts_if_it_is_lower_than_the_errors_explain(gain, found):
+    """The inner problems cannot be solved to the error that is wanted, as in float32."""
+    problem, blocks = matrix_problem(np.asarray)
+    error = 0.02
+
+    class Rough(WatchedObjective):
+        def evaluate(self, x, tolerance, direction=None):
+            current = super().evaluate(x, tolerance, direction)
+            lower = current.point.value - (gain if x is lowest else 0.0)
+            point = replace(current.point, value=lower)
+            return replace(current, point=point, error=error, converged=False)
+
+    objective = Rough(problem, blocks)
+    start = objective.pack(blocks)
+    lowest = 1.0 * start
+
+    def descend(x, levels, **options):
+        return None, lowest, StopReason.STUCK
+
+    answer = escaped(objective, start, tol=1e-6, descend=descend, report=lambda _: False)
+    assert (answer is not None) is found
 
 
 @pytest.mark.parametrize("constraint", [None, "rows", "columns", "all"])

@@ -4,6 +4,7 @@ import math
 import warnings
 from dataclasses import replace
 
+import array_api_compat
 import numpy as np
 import pytest
 from fitting import entropy, loss_of, spare_jax
@@ -12,7 +13,7 @@ from joint_problems import matrix_problem, tensor_problem
 
 import wtfarray as wtf
 from wtfarray._losses.term import TermValue
-from wtfarray._models.models import CPModel
+from wtfarray._models.models import CPModel, TuckerModel
 from wtfarray._solvers.objective import FactorisationProblem, JointObjective
 
 
@@ -42,6 +43,29 @@ def test_gradient_of_the_relative_entropy_agrees_with_differences(array):
         step[i, j] = 1e-6
         ends = [relative.block_entropy([array(A + s * step)], 0) for s in (1.0, -1.0)]
         assert float(gradient[i, j]) == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("model", [CPModel(2, learns_weights=False), TuckerModel(2)])
+def test_scale_of_the_model_is_not_compiled_in(xp, array, model, monkeypatch):
+    """JAX would else compile the model again for data of another mass."""
+    kind, traced = type(model), []
+    tensor = kind.tensor
+
+    def counted(self, blocks):
+        traced.append(self)
+        return tensor(self, blocks)
+
+    monkeypatch.setattr(kind, "tensor", counted)
+    rng = np.random.default_rng(0)
+    shapes = [(7, 2), (3, 2), (2, 2)][: 2 if kind is CPModel else 3]
+    blocks = [array(rng.uniform(size=shape)) for shape in shapes]
+    found = {}
+    for scale in (1.0, 2.0, 3.0):
+        scaled = replace(problem(0.1), model=replace(model, scale=scale), shape=(7, 3))
+        found[scale] = scaled.tensor(blocks)
+        assert_close(found[scale], scale * found[1.0])
+    # The product with a scale of one is left out.
+    assert len(traced) == (2 if array_api_compat.is_jax_namespace(xp) else 3)
 
 
 LOSSES = {

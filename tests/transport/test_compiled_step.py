@@ -107,7 +107,7 @@ class TestAdvance:
         assert found[3].lost > 0
 
     def test_is_compiled_once_for_all_models(self, monkeypatch):
-        """Neither another model nor another eps of the same shapes is traced again."""
+        """Neither another model nor another eps or lam of the same shapes is traced again."""
         problem, Y = problem_of(1.0)
         stepped(problem, Y, advance, 2, safe=True)
         traced, step = [], sinkhorn.sinkhorn_step
@@ -119,8 +119,9 @@ class TestAdvance:
         monkeypatch.setattr(sinkhorn, "sinkhorn_step", traced_step)
         stepped(problem, 1.5 * Y, advance, 2, safe=True)
         stepped(problem_of(1.0, eps=0.3)[0], Y, advance, 2, safe=True)
+        stepped(problem_of(0.77)[0], Y, advance, 2, safe=True)
         assert not traced
-        stepped(problem_of(0.77)[0], Y, advance, 1, safe=True)  # another lam is
+        stepped(problem_of(math.inf)[0], Y, advance, 1, safe=True)  # balanced transport is
         assert traced
 
     def test_solvers_of_jax_arrays_use_it(self):

@@ -189,3 +189,18 @@ class TestInfiniteCosts:
         assert_close(others, values, rtol=1e-15)
         assert_close(same, q, rtol=1e-15)
         assert np.all(to_numpy(q)[CLOSED] == 0.0)
+
+
+class TestBounds:
+    def test_constant_of_a_balanced_potential_costs_no_digits(self, array):
+        """It adds nothing to the value: the plan is the same."""
+        rng = np.random.default_rng(5)
+        X, Y = (rng.dirichlet(np.ones(6), 3) for _ in range(2))
+        problem = wtf.Wasserstein(random_cost(rng, 6), 1e-2, math.inf).bind(array(X))
+        g = rng.uniform(size=(3, 6))
+        for constant in (2.0**10, -(2.0**20)):
+            shifted = (g + constant) - constant  # what is left of g next to the constant
+            expected, _, _ = problem.bounds(array(shifted), array(Y))
+            found, _, u = problem.bounds(array(g + constant), array(Y))
+            assert_close(found, expected, rtol=1e-14, atol=1e-14)
+            assert float(u[0, 0]) == pytest.approx(constant, rel=1e-2)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from array_api_compat import is_jax_array
 
 from wtfarray._arrays.typing import Array
 
-__all__ = ["compiled"]
+__all__ = ["argument", "compiled", "register"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Class = TypeVar("Class", bound=type)
 
 _COMPILES: dict[type, bool] = {}
+_UNREGISTERED: list[Callable[[], None]] = []
+"""Registrations that wait until JAX is used."""
 
 
 def compiled(
@@ -40,8 +44,9 @@ def compiled(
     -------
     callable
         A decorator of functions that depend on nothing but their arguments. These are arrays,
-        numbers, or tuples, lists and named tuples of them. Others have an attribute ``traceable``,
-        the same object in a form that JAX takes.
+        numbers, tuples, lists and named tuples of them, or objects of a class with the decorator
+        `argument`. Others have an attribute ``traceable``, the same object in a form that JAX
+        takes.
 
     Examples
     --------
@@ -73,11 +78,78 @@ def compiled(
     return decorate
 
 
+def argument(
+    *, static: tuple[str, ...] = (), special: Mapping[str, float] | None = None
+) -> Callable[[Class], Class]:
+    """
+    Let functions that are `compiled` take objects of a dataclass; a decorator of the class.
+
+    Parameters
+    ----------
+    static : tuple of str
+        Fields that are no arrays or numbers: hashable, and compiled in.
+    special : mapping of str to float, optional
+        Numbers that are compiled in if they have the given value, as where a simpler formula holds
+        for it. In the function any other value is not a float but what stands for it.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @argument(static=("power",))
+    ... @dataclass(frozen=True)
+    ... class Monomial:
+    ...     factor: float
+    ...     power: int
+    """
+
+    def decorate(cls: Class) -> Class:
+        _UNREGISTERED.append(lambda: register(cls, static=static, special=special))
+        return cls
+
+    return decorate
+
+
+def register(
+    cls: type, *, static: tuple[str, ...] = (), special: Mapping[str, float] | None = None
+) -> None:
+    """Let ``jax.jit`` take and return objects of a dataclass; for the arguments see `argument`."""
+    import jax  # only if arrays of JAX are used
+
+    names = [field.name for field in fields(cls)]
+    special = dict(special or {})
+    if not special:
+        data = [name for name in names if name not in static]
+        jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=list(static))
+        return
+
+    def is_compiled_in(name: str, value: object) -> bool:
+        return name in static or (isinstance(value, float) and value == special.get(name))
+
+    def flatten(item: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        children, constants = [], []
+        for name in names:
+            value = getattr(item, name)
+            if is_compiled_in(name, value):
+                constants.append((name, value))
+            else:
+                children.append(value)
+        return children, tuple(constants)
+
+    def unflatten(constants: tuple[Any, ...], children: list[Any]) -> Any:
+        known = dict(constants)
+        rest = (name for name in names if name not in known)
+        return cls(**known, **dict(zip(rest, children, strict=True)))
+
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+
+
 def _jitted(
     function: Callable[..., Result], static: tuple[str, ...], donated: tuple[str, ...]
 ) -> Callable[..., Result]:
-    import jax  # only if arrays of JAX are used
+    import jax
 
+    while _UNREGISTERED:
+        _UNREGISTERED.pop()()
     result: Callable[..., Result] = jax.jit(
         function, static_argnames=static, donate_argnames=donated
     )

@@ -30,7 +30,8 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import NOT_A_BOUND, Wasserstein
 from wtfarray._models.coupled import CoupledModel
 from wtfarray._optimize.curvature import CurvaturePairs
-from wtfarray._solvers.block_descent import Sweep, descend
+from wtfarray._solvers.block_descent import Sweep
+from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.envelope import Progress, evaluate_until_solved
 from wtfarray._solvers.joint import Resumable, solve_jointly
 from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
@@ -249,8 +250,6 @@ def _solve_blockwise(
 ) -> tuple[list[Array], StopReason]:
     """Minimise over one block after the other."""
     assert isinstance(spec.loss, ConjugateLoss)
-    (term,) = problem.terms
-    value = problem.certify(start.blocks, 1e-2)
     journal.latest = lambda: list(start.blocks)
 
     def report(sweep: Sweep) -> bool:
@@ -260,20 +259,16 @@ def _solve_blockwise(
         )
 
     try:
-        found = descend(
+        found = solve_blockwise(
             problem,
             bound_loss(spec.loss, spec.X, spec.mask),
-            getattr(term, "weights", None),
             start.blocks,
-            term.potential,
-            value.value + value.gap,
             tol=options.tol,
             max_iter=options.max_iter,
             report=report,
         )
     except KeyboardInterrupt:
         return journal.latest(), StopReason.INTERRUPTED
-    term.start_from(found.potential)
     return found.blocks, found.reason
 
 

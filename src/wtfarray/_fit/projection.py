@@ -23,7 +23,7 @@ from wtfarray._fit.starts import feasible, kl_steps
 from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._models.entropy import Constraint, entropy_value
+from wtfarray._models.entropy import Constraint
 from wtfarray._models.models import CPModel
 
 SIMILAR_MASS = 3.0
@@ -92,13 +92,12 @@ def project_samples(
             part = take_samples(X, group)
             seen = None if mask is None else take_samples(mask, group)
         found.append(_solve_group(part, seen, atoms, loss, constraint, rho, options, reference))
-    atom_entropy = rho * float(entropy_value(atoms, xp))  # included in each objective
     worst = next((solution for solution in found if not solution.converged), found[0])
     rows = [solution.spec.in_units_of_data(solution.blocks)[0] for solution in found]
     coefficients, dual = rows[0], found[0].dual
-    objective = sum(solution.objective - atom_entropy for solution in found)
+    objective = sum(solution.objective for solution in found)
     gap = sum(solution.gap for solution in found)
-    history = [replace(r, objective=r.objective - atom_entropy) for r in found[0].history]
+    history = found[0].history
     if not single:
         back = np.argsort(np.concatenate(groups))
         coefficients = take_samples(xp.concat(rows), back)
@@ -256,7 +255,8 @@ def _solve_group(
         model=model,
         shapes=shapes,
         constraints=constraints,
-        rho=(rho, rho),
+        # Without the entropy of the atoms, a constant: tolerances are relative to the objective.
+        rho=(rho, 0.0),
         free=(0,),
         sample_weight=None,
         mask=mask,

@@ -267,8 +267,7 @@ def _outcome(
     lam = problem.lam
     gaps = point.decrement if problem.conserves_mass else point.gap_bound(lam)
     values = -problem.value(point.marginal) - problem.mass * point.shift
-    # Any error is allowed, or none.
-    u = dual_of_potential(point.g, lam, array_namespace(Y), math.inf if rough else 0.0)
+    u = dual_of_potential(point.g, lam, array_namespace(Y), rough=rough)
     if rough:
         mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
         # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.

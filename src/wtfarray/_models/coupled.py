@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
+from wtfarray._arrays.compilation import argument
 from wtfarray._arrays.typing import Array
 from wtfarray._models.models import Block
 
 
+@argument()
 @dataclass(frozen=True)
 class CoupledModel:
     """

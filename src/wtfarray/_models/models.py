@@ -7,6 +7,7 @@ from typing import Protocol
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.compilation import argument
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import (
     apply_to_mode,
@@ -35,6 +36,11 @@ class Block:
 
 def _model_shape(factors: Sequence[Array]) -> tuple[int, ...]:
     return tuple(factor.shape[0] for factor in factors)
+
+
+def _is_one(scale: float) -> bool:
+    """Whether a multiplication can be left out; a number that JAX traces is another one."""
+    return isinstance(scale, float) and scale == 1.0
 
 
 def cp_block(factors: Sequence[Array], mode: int, weights: Array | None = None) -> Block:
@@ -90,17 +96,18 @@ def core_block(factors: Sequence[Array], order: Sequence[int], scale: float = 1.
 
     def forward(core: Array) -> Array:
         tensor = mode_products(xp.permute_dims(core, tuple(order)), factors, modes)
-        return tensor if scale == 1.0 else tensor * scale
+        return tensor if _is_one(scale) else tensor * scale
 
     def adjoint(dual: Array) -> Array:
         omega = mode_products(dual, [factor.mT for factor in factors], modes)
         omega = xp.permute_dims(omega, inverse)
-        return omega if scale == 1.0 else omega * scale
+        return omega if _is_one(scale) else omega * scale
 
     shape = tuple(factors[k].shape[1] for k in inverse)
     return Block(shape, _model_shape(factors), forward, adjoint)
 
 
+@argument(static=("modes", "learns_weights"), special={"scale": 1.0})
 @dataclass(frozen=True)
 class CPModel:
     """A CP model; its blocks are the factors, then the weights if they are learned."""
@@ -124,7 +131,7 @@ class CPModel:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
-        plain = not self.learns_weights and self.scale == 1.0
+        plain = not self.learns_weights and _is_one(self.scale)
         return cp_product(blocks[: self.modes], None if plain else self.weights(blocks))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
@@ -145,6 +152,7 @@ class CPModel:
         return cp_block(factors, k, self.weights(blocks))
 
 
+@argument(static=("modes",), special={"scale": 1.0})
 @dataclass(frozen=True)
 class TuckerModel:
     """A Tucker model; its blocks are the factors, then the core."""
@@ -156,7 +164,7 @@ class TuckerModel:
     def core(self, blocks: Sequence[Array]) -> Array:
         """The core of the model tensor."""
         core = blocks[self.modes]
-        return core if self.scale == 1.0 else core * self.scale
+        return core if _is_one(self.scale) else core * self.scale
 
     def shape(self, blocks: Sequence[Array]) -> tuple[int, ...]:
         """The shape of the model tensor."""
@@ -180,6 +188,7 @@ class TuckerModel:
         return tucker_block(self.core(blocks), factors, k)
 
 
+@argument()
 @dataclass(frozen=True, eq=False)
 class PartlyKnownModel:
     """

@@ -53,6 +53,11 @@ class Descent:
 
     blocks: list[Array]
     potential: Array
+    objective: float
+    """Upper bound on the objective."""
+    n_iter: int
+    """Number of sweeps."""
+    evaluations: int
     reason: StopReason
 
 
@@ -67,6 +72,9 @@ def descend(
     tol: float,
     max_iter: int,
     report: Callable[[Sweep], bool],
+    n_iter: int = 0,
+    evaluations: int = 0,
+    spent: float = 0.0,
 ) -> Descent:
     """
     Minimise over one block after the other, from a point whose objective is known.
@@ -75,11 +83,17 @@ def descend(
     update that would increase the objective is rejected. ``report`` is called after every sweep and
     ends the descent by returning True. The reason is UNSOLVED if the objective no longer decreases
     but some block has a large gap.
+
+    A descent that continues another counts on from its ``n_iter`` and ``evaluations``; ``spent`` is
+    the work of the inner problems that came between them.
     """
-    blocks = list(blocks)
-    precision, evaluations = 1e-3, 0
-    most = most_work(problem.entries) / WORK_PER_EVALUATION
-    for sweep in range(1, max_iter + 1):
+    blocks, sweep, precision = list(blocks), n_iter, 1e-3
+    most = (most_work(problem.entries) - spent) / WORK_PER_EVALUATION
+
+    def ended(reason: StopReason) -> Descent:
+        return Descent(blocks, g, objective, sweep, evaluations, reason)
+
+    for sweep in range(n_iter + 1, n_iter + max_iter + 1):
         before, gap, solved = objective, 0.0, True
         for k in problem.free:
             allowed = precision * problem.magnitude(objective)
@@ -91,18 +105,18 @@ def descend(
                 blocks[k], objective, gap = found.block, found.objective, found.gap
         gain = before - objective
         if report(Sweep(sweep, blocks, objective, gap, evaluations)):
-            return Descent(blocks, g, StopReason.CALLBACK)
+            return ended(StopReason.CALLBACK)
         if objective == math.inf:
             # Balanced, and no feasible model can be reached from X.
-            return Descent(blocks, g, StopReason.UNSOLVED)
+            return ended(StopReason.UNSOLVED)
         magnitude = problem.magnitude(objective)
         if gain <= tol * magnitude and precision <= tol:
-            return Descent(blocks, g, StopReason.TOLERANCE if solved else StopReason.UNSOLVED)
+            return ended(StopReason.TOLERANCE if solved else StopReason.UNSOLVED)
         if evaluations >= most:
-            return Descent(blocks, g, StopReason.WORK)
+            return ended(StopReason.WORK)
         if gain <= 10.0 * precision * magnitude:
             precision = max(0.1 * precision, min(0.1 * tol, precision))
-    return Descent(blocks, g, StopReason.ITERATIONS)
+    return ended(StopReason.ITERATIONS)
 
 
 @dataclass(frozen=True, eq=False)

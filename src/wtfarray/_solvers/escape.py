@@ -46,7 +46,7 @@ SETTINGS = EscapeSettings()
 
 
 class Descend(Protocol):
-    """The descent of a fit, ``_descend`` of `joint`, for one problem."""
+    """The descent of a fit, ``descend`` of `joint`, for one problem."""
 
     def __call__(
         self,
@@ -81,10 +81,10 @@ def escaped(
     rough = objective.evaluate(x, 0.02 * objective.problem.scale)
     error = envelope.SETTINGS.inner_error * smallest_drop(objective, rough, gain)
     base = evaluate_until_solved(objective, x, error)
-    if not (base.converged and base.point.finite):
+    if not base.point.finite:
         return None
     states = objective.states()
-    below = base.point.value - smallest_drop(objective, base, gain)
+    below = base.point.value - _unknown(base) - smallest_drop(objective, base, gain)
     for start in (x, _perturbed_point(objective, x, attempt)):
         _, found, reason = descend(
             start,
@@ -94,10 +94,15 @@ def escaped(
             report=lambda *_: False,
         )
         after = evaluate_until_solved(objective, found, error)
-        if after.converged and after.point.finite and after.point.value < below:
+        if after.point.finite and after.point.value + _unknown(after) < below:
             return found, StopReason.CALLBACK if report(after) else reason
         objective.restore(states)
     return None
+
+
+def _unknown(current: Evaluation) -> float:
+    """The error of a value, if the inner problems could not be solved as accurately as wanted."""
+    return 0.0 if current.converged else current.error
 
 
 def _perturbed_point(objective: JointObjective, x: Array, attempt: int) -> Array:

@@ -66,7 +66,7 @@ def solve_jointly(
     resume from, which is None for prox-linear steps: these are repeated after a resumption. It ends
     the solve by returning True.
     """
-    found, x, reason = _descend(
+    found, x, reason = descend(
         objective,
         x,
         levels,
@@ -85,7 +85,7 @@ def solve_jointly(
             objective,
             x,
             tol=tol,
-            descend=partial(_descend, objective),
+            descend=partial(descend, objective),
             report=lambda current: report(current, 1.0, None),
             attempt=attempt,
         )
@@ -94,7 +94,7 @@ def solve_jointly(
         x, reason = lower
         if reason.by_caller:
             break
-        found, x, reason = _descend(
+        found, x, reason = descend(
             objective,
             x,
             (1.0,),
@@ -142,7 +142,7 @@ def _refined(
     return more.x, more.reason if more.reason.by_caller else found.reason
 
 
-def _descend(
+def descend(
     objective: JointObjective,
     x: Array,
     levels: tuple[float, ...],

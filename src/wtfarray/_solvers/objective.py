@@ -81,11 +81,11 @@ class FactorisationProblem:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor, in the shape of the data; 0 where entries are missing."""
-        return _tensor(list(blocks), self.mask, model=self.model, shape=self.shape)
+        return _tensor(list(blocks), self.mask, self.model, shape=self.shape)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
-        return _adjoints(dual, list(blocks), self.mask, model=self.model)
+        return _adjoints(dual, list(blocks), self.mask, self.model)
 
     def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
         """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
@@ -223,17 +223,17 @@ def _entropy(block: Array, rho: float | Array, reference: Array | None) -> tuple
     return xp.sum(block * (rho * (logs - 1.0))), rho * logs
 
 
-@compiled(static=("model", "shape"))
+@compiled(static=("shape",))
 def _tensor(
-    blocks: list[Array], mask: Array | None, *, model: Model, shape: tuple[int, ...]
+    blocks: list[Array], mask: Array | None, model: Model, *, shape: tuple[int, ...]
 ) -> Array:
     """The model tensor, in the shape of the data; 0 where entries are missing."""
     tensor = model.tensor(blocks)
     return observed(array_namespace(tensor).reshape(tensor, shape), mask)
 
 
-@compiled(static=("model",))
-def _adjoints(dual: Array, blocks: list[Array], mask: Array | None, *, model: Model) -> list[Array]:
+@compiled()
+def _adjoints(dual: Array, blocks: list[Array], mask: Array | None, model: Model) -> list[Array]:
     """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
     dual, shape = observed(dual, mask), model.shape(blocks)
     return model.adjoints(array_namespace(dual).reshape(dual, shape), blocks)
@@ -296,14 +296,19 @@ class JointObjective:
     """The objective as a function of one vector, the free blocks in sphere variables."""
 
     def __init__(
-        self, problem: FactorisationProblem, blocks: Sequence[Array], max_inner: int = 60
+        self,
+        problem: FactorisationProblem,
+        blocks: Sequence[Array],
+        max_inner: int = 60,
+        spent: float = 0.0,
     ) -> None:
         self.problem = problem
         self.max_inner = max_inner
         self.evaluations = 0
         self._work = problem.work
         """If other processes share the samples: the mean of the work of all of them."""
-        self._most_work = problem.work + most_work(problem.entries)
+        self._most_work = problem.work + most_work(problem.entries) - spent
+        """Of which ``spent`` was taken before, elsewhere."""
         self._blocks = list(blocks)
         self._shapes = tuple(tuple(blocks[k].shape) for k in problem.free)
         free = tuple(problem.constraints[k] for k in problem.free)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from wtfarray._arrays.compilation import register
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
 from wtfarray._transport import sinkhorn
@@ -97,22 +98,16 @@ def traceable(problem: TransportProblem) -> TransportProblem:
     return problem
 
 
-def _register(cls: type, static: tuple[str, ...] = ()) -> None:
-    """Let ``jax.jit`` take and return a dataclass; the ``static`` fields are compiled in."""
-    arrays = [field.name for field in fields(cls) if field.name not in static]
-    jax.tree_util.register_dataclass(cls, data_fields=arrays, meta_fields=list(static))
-
-
-_register(PlainRange, ("positive", "never_underflows"))
-_register(BandedCost, ("bins",))
-_register(BandedKernel, ("blocks",))
-_register(DenseKernel)
-_register(CompiledKernel, ("all_finite",))
-_STATIC = ("lam", "order", "all_reachable", "source_lam")
-_register(TransportProblem, _STATIC)
-_register(DoubleProductsProblem, _STATIC)
-_register(Marginal)
-_register(Iterate)
+register(PlainRange, static=("positive", "never_underflows"))
+register(BandedCost, static=("bins",))
+register(BandedKernel, static=("blocks",))
+register(DenseKernel)
+register(CompiledKernel, static=("all_finite",))
+for kind in (TransportProblem, DoubleProductsProblem):
+    # Other formulas hold for an infinite lam.
+    register(kind, static=("order", "all_reachable", "source_lam"), special={"lam": math.inf})
+register(Marginal)
+register(Iterate)
 
 
 def _fill_caches(problem: TransportProblem) -> None:
@@ -174,7 +169,7 @@ def _run(
 def advance(
     problem: TransportProblem, *arguments: Any
 ) -> tuple[SinkhornState, Secants, Iterate, Totals]:
-    """As `sinkhorn.advance`, in one loop compiled once for each shape, dtype and lam."""
+    """As `sinkhorn.advance`, in one loop compiled once for each shape and dtype."""
     state, secants, point, numbers = _run(problem.traceable, *arguments)
     error, distance, lost, iterations = to_host(numbers).tolist()
     # The secants of samples that grew worse are forgotten already.

@@ -18,6 +18,11 @@ SATURATION = 40.0
 """At this multiple of lam in g, ``u = lam`` up to rounding, as at bins that no mass reaches."""
 
 
+def is_infinite(lam: float) -> bool:
+    """Whether the transport is balanced; a number that JAX traces stands for a finite one."""
+    return isinstance(lam, float) and math.isinf(lam)
+
+
 def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, Array, Array]:
     """
     ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), an exponent is too large: then NaN.
@@ -36,17 +41,17 @@ def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, A
     return change, change + 1.0, outside
 
 
-def dual_of_potential(g: Array, lam: float, xp: Namespace, unit: float = 0.0) -> Array:
+def dual_of_potential(g: Array, lam: float, xp: Namespace, *, rough: bool = False) -> Array:
     """
     ``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g.
 
-    Where that is too large for a number of the dtype it is the largest: see `dual_product`. An
-    error of 1e-11 of ``unit`` is allowed, for which exp may replace expm1, which is slower.
+    Where that is too large for a number of the dtype it is the largest: see `dual_product`. If a
+    ``rough`` result will do, as `may_use_exp` says, exp replaces expm1, which is slower.
     """
-    if math.isinf(lam):
+    if is_infinite(lam):
         return g
     exponent = xp.minimum(g * (-1.0 / lam), _overflow(g, lam, xp))
-    if may_use_exp(lam, unit, float(xp.finfo(g.dtype).eps)):
+    if rough:
         u = xp.exp(exponent)
         u -= 1.0
     else:
@@ -62,7 +67,7 @@ def dual_product(g: Array, Y: Array, lam: float, flow: ControlFlow) -> Array:
     There ``u Y = lam (Y - exp(log Y - g/lam))``, and the last number is the mass that arrives.
     """
     xp = array_namespace(g)
-    if math.isinf(lam):
+    if is_infinite(lam):
         return inner(g, Y)
     cap = _overflow(g, lam, xp)
 
@@ -87,11 +92,13 @@ def scaled_by_potential(Y: Array, g: Array, lam: float, xp: Namespace) -> Array:
     return Y * xp.exp(xp.minimum(exponent, cap)) * xp.exp(xp.clip(exponent - cap, 0.0, cap))
 
 
-def _overflow(g: Array, lam: float, xp: Namespace) -> float:
+def _overflow(g: Array, lam: float, xp: Namespace) -> Array | float:
     """The largest x for which ``lam exp(x)`` and exp(x) are numbers of the dtype."""
-    return math.log(float(xp.finfo(g.dtype).max)) - max(math.log(lam), 0.0) - 1.0
+    largest = math.log(float(xp.finfo(g.dtype).max))
+    traced = not isinstance(lam, float | int)  # by JAX
+    return largest - (xp.log(xp.maximum(lam, 1.0)) if traced else max(math.log(lam), 0.0)) - 1.0
 
 
 def potential_of_dual(u: Array, lam: float, xp: Namespace) -> Array:
     """``g = -lam log(1 - u/lam)``, the inverse of `dual_of_potential`, for u < lam."""
-    return u if math.isinf(lam) else xp.log1p(u * (-1.0 / lam)) * (-lam)
+    return u if is_infinite(lam) else xp.log1p(u * (-1.0 / lam)) * (-lam)

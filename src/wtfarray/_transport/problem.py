@@ -23,7 +23,12 @@ from wtfarray._transport.banded import map_cost
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.logarithms import smallest_sum
-from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
+from wtfarray._transport.potential import (
+    SATURATION,
+    dual_of_potential,
+    dual_product,
+    is_infinite,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,7 +180,7 @@ class TransportProblem:
     @property
     def conserves_mass(self) -> bool:
         """Whether the transport is balanced: the loss of samples of different mass is infinite."""
-        return math.isinf(self.lam)
+        return is_infinite(self.lam)
 
     @property
     def relaxes_data(self) -> bool:
@@ -438,12 +443,18 @@ class TransportProblem:
         log_a = self.log_scaling(log_Kf)
         log_adjoint = self.kernel.log_apply_adjoint(log_a)
         marginal = self._exp(h + log_adjoint, xp)
+        # Balanced, a constant in g adds nothing to the value; without it fewer digits are lost.
+        balanced = self.conserves_mass
+        finite = xp.where(Y > 0, g - spread(centre, g) if balanced else g, 0.0)
+        values = dual_product(finite, Y, self.lam, self.kernel.flow)
+        if balanced:
+            values = values - self.value_of_logs(log_Kf)
         shift = spread(centre * (1.0 / self.kernel.eps), h)
         log_Kf, log_a, log_adjoint = log_Kf + shift, log_a - shift, log_adjoint - shift
+        if not balanced:
+            values = values - self.value_of_logs(log_Kf)
         u = dual_of_potential(g, self.lam, xp)
         gap = self.gap(masked, marginal, Y, log_a)
-        finite = xp.where(Y > 0, g, 0.0)
-        values = dual_product(finite, Y, self.lam, self.kernel.flow) - self.value_of_logs(log_Kf)
         u = xp.where(allowed, u, -math.inf)
         if self.conserves_mass and self.unreachable is not None:
             u = xp.where(self.unreachable, math.inf, u)
