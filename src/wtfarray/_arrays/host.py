@@ -1,7 +1,7 @@
 """Transfers from the device to the host: all of them go through `to_host`."""
 
 import numpy as np
-from array_api_compat import array_namespace, is_cupy_array, is_torch_array, to_device
+from array_api_compat import is_cupy_array, is_torch_array, to_device
 from numpy.typing import NDArray
 
 from wtfarray._arrays.typing import Array
@@ -37,8 +37,8 @@ def to_host(x: Array, /) -> NDArray[np.float64]:
     if is_torch_array(x) or is_cupy_array(x):
         x = to_device(x, "cpu")
     try:
-        return np.asarray(x).astype(np.float64)
+        host = np.asarray(x)
     except RuntimeError:
-        # array-api-strict converts arrays to NumPy on its CPU device only: copy scalar by scalar.
-        flat = array_namespace(x).reshape(x, (-1,))
-        return np.asarray([float(flat[i]) for i in range(flat.shape[0])]).reshape(x.shape)
+        # array-api-strict converts arrays to NumPy on its CPU device only.
+        host = np.asarray(x.to_device(type(x.device)("CPU_DEVICE")))
+    return host.astype(np.float64)
