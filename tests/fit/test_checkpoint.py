@@ -112,7 +112,7 @@ class TestCheckpoint:
     def test_fit_can_be_resumed_at_a_coarse_smoothing_level(self, tmp_path):
         X = np.random.default_rng(3).dirichlet(np.ones(12), 6)
         loss = wtf.Wasserstein(wtf.grid_cost(12), 0.005, 5.0)
-        options = {"init": "random", "rng": 0}
+        options = {"init": "random", "rng": 0, "tol": 1e-4}
         whole = wtf.nmf(X, 2, loss, checkpoint=tmp_path / "whole.npz", **options)
         path, levels = tmp_path / "part.npz", []
 

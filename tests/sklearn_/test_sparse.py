@@ -82,7 +82,7 @@ class TestFit:
     def test_refuses(self, monkeypatch):
         set_thresholds(monkeypatch, chunk_entries=50)
         X = example(12, 10)
-        assert WassersteinNMF(2, init="nnsvd", tol=1e-2).fit(X).n_iter_ > 0
+        assert WassersteinNMF(2, init="nnsvd", eps=0.5, tol=1e-2).fit(X).n_iter_ > 0
         with pytest.raises(ValueError, match="loss is debiased for an X that is read in chunks"):
             WassersteinNMF(2, debias=True).fit(X)
         X.data[:2] = np.nan

@@ -1,5 +1,7 @@
 """Prox-linear steps of several processes."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from helpers import numpy_only
@@ -11,10 +13,15 @@ from wtfarray._solvers.gathered import alternate_on_first
 from wtfarray.distributed import run_threads
 
 pytestmark = [numpy_only, quietly]
-LOSS = wtf.Wasserstein(wtf.grid_cost(4), eps=2e-3, lam=1.0)
+LOSS = wtf.Wasserstein(wtf.grid_cost(4), eps=5e-3, lam=1.0)
 
 
-@pytest.mark.parametrize("cuts", [[5], [0, 7]])
+@cache
+def of_one_process():
+    return traced(wtf.nmf, images(6, (4,), 2.0), 2, LOSS, rng=0, tol=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [[3], [0, 4]])
 def test_ends_where_one_process_does(array, cuts, monkeypatch):
     calls = []
 
@@ -23,8 +30,7 @@ def test_ends_where_one_process_does(array, cuts, monkeypatch):
         return alternate_on_first(*args, **options)
 
     monkeypatch.setattr(joint, "alternate_on_first", counted)
-    X = images(10, (4,), 2.0)
-    one = traced(wtf.nmf, X, 2, LOSS, rng=0, tol=1e-5)
+    X, one = images(6, (4,), 2.0), of_one_process()
     team = team_fit(array, wtf.nmf, X, cuts, 2, LOSS, rng=0, tol=1e-5)
     assert calls
     assert len(calls) % len(team) == 0
@@ -58,7 +64,7 @@ def test_weights_missing_entries_and_a_fixed_first_factor(array):
 
 def test_callback_of_another_rank_ends_the_steps():
     def fit(comm):
-        mine = np.split(images(10, (4,), 2.0), [5])[comm.rank]
+        mine = np.split(images(6, (4,), 2.0), [3])[comm.rank]
         last = 45 if comm.rank == 1 else np.inf
         return traced(wtf.nmf, mine, 2, LOSS, rng=0, tol=1e-7, last=last, comm=comm)
 
