@@ -2,24 +2,32 @@
 Strong and weak scaling of one fit over MPI processes of one thread each.
 
     python benchmarks/scaling.py                      # both problems, 1 and 2 processes
-    python benchmarks/scaling.py --ranks 1 2 4 8 --problem images
+    python benchmarks/scaling.py --ranks 1 2 4 8 --problem images --rounds 3
     python benchmarks/scaling.py --quick              # small, to see that it runs
     python benchmarks/scaling.py --equal              # rounding of the first ten steps
 
 Strong: the same samples on more processes. Weak: as many samples more as processes. The efficiency
 is the time of one process, divided by that of several and, if strong, by their number. Other data
 take another number of inner iterations: the efficiency per iteration divides the time by their
-number, times the samples of a process. For these times, the machine has to be idle. Three columns
-hardly depend on that: the efficiency per iteration in CPU time, of the busiest process; the
-balance, which is the mean number of iterations of a process divided by that of the busiest one, and
-the most that can be reached with these shards; and the messages of a step. Needs mpi4py and
-mpiexec, such as ``pip install mpi4py mpich``.
+number, times the samples of a process. The fits are repeated in turn, 1 process, 2 processes, 1, 2,
+and so on; the median over the rounds and their range are printed, so that one disturbance does not
+decide. For these times, the machine has to be idle.
+
+The limit is what the machine allows: the efficiency of as many fits of one process each, which have
+nothing to do with each other, at the same time. They share memory, cache and clock frequency.
+
+Three columns do not depend on other work of the machine. The balance is the mean number of inner
+iterations of a process divided by that of the busiest one, of the fit as a whole, and evaluation by
+evaluation, after each of which the processes wait for the last one: the most that can be reached
+with these shards. And the messages of a step. Needs mpi4py and mpiexec, such as ``pip install
+mpi4py mpich``.
 """
 
 import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -99,42 +107,49 @@ class Timed:
 
 @contextmanager
 def counted() -> Iterator[list[float]]:
-    """Count the inner iterations of this process, each as often as it has samples."""
-    count, evaluate = [0.0], TransportTerm.evaluate
+    """The inner iterations of each evaluation, counted as often as this process has samples."""
+    counts: list[float] = []
+    evaluate = TransportTerm.evaluate
 
     def counting(term: Any, *arguments: Any) -> Any:
-        before = term.evaluations
+        before = term._evaluations  # noqa: SLF001
         found = evaluate(term, *arguments)
-        count[0] += (term.evaluations - before) * term.problem.data.shape[0]
+        counts.append(term._evaluations - before)  # noqa: SLF001
         return found
 
     TransportTerm.evaluate = counting
     try:
-        yield count
+        yield counts
     finally:
         TransportTerm.evaluate = evaluate
 
 
-def work(problem: str, samples: int) -> None:
-    """Fit on this process of several; rank 0 prints what was measured."""
+def work(problem: str, samples: int, *, apart: bool) -> None:
+    """Fit on this process of several, together or each on its own; rank 0 prints the measures."""
     comm = mpi()
     X, loss = {"images": images, "histograms": histograms}[problem](samples)
-    begin, end = (samples * k // comm.size for k in (comm.rank, comm.rank + 1))
-    X, timed = X[begin:end].copy(), Timed(comm)
+    timed = None
+    if not apart:
+        begin, end = (samples * k // comm.size for k in (comm.rank, comm.rank + 1))
+        X, timed = X[begin:end].copy(), Timed(comm)
     comm.sum(np.zeros(1))  # all begin together
-    clock, cpu = time.perf_counter(), time.process_time()
-    with warnings.catch_warnings(), counted() as count:
+    clock = time.perf_counter()
+    with warnings.catch_warnings(), counted() as counts:
         warnings.simplefilter("ignore")
         fit = wtf.nmf(X, 10, loss, rho=1e-2, rng=0, max_iter=STEPS, tol=1e-12, comm=timed)
-    seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
-    table = np.zeros((comm.size, 6))
-    messages = timed.sent() / fit.n_iter
-    table[comm.rank] = [seconds, cpu, timed.waited(), count[0], messages, timed.bytes]
+    seconds = time.perf_counter() - clock
+    waited, sent = (0.0, 0) if timed is None else (timed.waited(), timed.sent())
+    table = np.zeros((comm.size, 3 + len(counts)))
+    table[comm.rank] = [seconds, waited, sent / fit.n_iter, *counts]
     table = comm.sum(table)
     if comm.rank == 0:
-        mean, most = table.mean(axis=0), table.max(axis=0)
-        found = {"seconds": mean[0], "cpu": most[1], "waited": mean[2], "messages": mean[4]}
-        print(json.dumps({**found, "balance": mean[3] / most[3], "iterations": mean[3]}))
+        iterations = table[:, 3:]
+        mean = float(iterations.sum(axis=1).mean())
+        found = dict(zip(("seconds", "waited", "messages"), table.mean(axis=0), strict=False))
+        found["iterations"] = mean
+        found["balance"] = mean / iterations.sum(axis=1).max()
+        found["balance of evaluations"] = mean / iterations.max(axis=0).sum()
+        print(json.dumps(found))
 
 
 def print_rounding() -> None:
@@ -164,18 +179,71 @@ def print_rounding() -> None:
         print(f"| {n + 1} | {abs(changed[n] / one[n] - 1):.0e} | {abs(team[n] / one[n] - 1):.0e} |")
 
 
-def launched(ranks: int, problem: str, samples: int) -> dict[str, float]:
-    """What a fit of so many processes measured."""
+def launched(ranks: int, problem: str, samples: int, *, apart: bool = False) -> dict[str, float]:
+    """What a fit of so many processes measured, or as many fits that are ``apart``."""
     folder = Path(sys.executable).parent
     mpiexec = shutil.which("mpiexec", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
     if mpiexec is None:
         sys.exit("mpiexec was not found: pip install mpi4py mpich")
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", __file__]
     command += ["--work", "--problem", problem, "--samples", str(samples)]
+    command += ["--apart"] if apart else []
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return found
+
+
+Run = tuple[int, int, bool]
+"""Number of processes, number of samples of all, and whether their fits are apart."""
+
+
+def measured(problem: str, total: int, ranks: list[int], rounds: int) -> dict[Run, list[Any]]:
+    """What every run measured in every round; strong and weak scaling share the largest one."""
+    most = max(ranks)
+    runs: dict[Run, list[Any]] = {(r, total, False): [] for r in ranks}
+    runs |= {(r, total * r // most, False): [] for r in ranks}
+    runs[most, total // most, True] = []
+    for _ in range(rounds):
+        for (processes, samples, apart), found in runs.items():
+            found.append(launched(processes, problem, samples, apart=apart))
+    return runs
+
+
+def spread(values: list[float]) -> str:
+    """The median and the range of shares."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.0%} ({low:.0%} to {high:.0%})"
+
+
+def print_rows(problem: str, total: int, ranks: list[int], rounds: int) -> None:
+    """Measure one problem and print its rows of the table."""
+    most, fewest = max(ranks), min(ranks)
+    runs = measured(problem, total, ranks, rounds)
+
+    def times(run: Run) -> list[float]:
+        return [found["seconds"] for found in runs[run]]
+
+    alone, apart = (fewest, total * fewest // most, False), (most, total // most, True)
+    limit = "-"
+    if fewest == 1:
+        limit = spread([a / b for a, b in zip(times(alone), times(apart), strict=True)])
+    for kind in ("strong", "weak"):
+        first = (fewest, total, False) if kind == "strong" else alone
+        for r in ranks:
+            run = (r, total if kind == "strong" else total * r // most, False)
+            shared = r / fewest if kind == "strong" else 1.0
+            ratios = [a / b for a, b in zip(times(first), times(run), strict=True)]
+            found, before = runs[run][0], runs[first][0]
+            fewer = found["iterations"] / before["iterations"]
+            waited = statistics.median(f["waited"] / f["seconds"] for f in runs[run])
+            balance = (found["balance"], found["balance of evaluations"])
+            columns = [problem, kind, str(r), str(run[1])]
+            columns += [f"{statistics.median(times(run)):.2f}", f"{waited:.0%}"]
+            columns += [spread([ratio / shared for ratio in ratios])]
+            columns += [spread([ratio * fewer for ratio in ratios]), limit if r == most else "-"]
+            columns += [f"{share:.0%}" for share in balance] + [f"{found['messages']:.1f}"]
+            print(f"| {' | '.join(columns)} |", flush=True)
 
 
 def main() -> None:
@@ -184,40 +252,25 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--problem", choices=sorted(SAMPLES), action="append")
     parser.add_argument("--samples", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--equal", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.equal:
         print_rounding()
         return
     if options.work:
-        work(options.problem[0], options.samples)
+        work(options.problem[0], options.samples, apart=options.apart)
         return
     names = ("problem", "scaling", "processes", "samples", "seconds", "waiting", "efficiency")
-    names += ("per iteration", "of CPU time", "balance", "messages")
+    names += ("per iteration", "limit", "balance", "of evaluations", "messages")
     print(f"| {' | '.join(names)} |")
     print(f"| {' | '.join('---' for _ in names)} |")
     for problem in options.problem or sorted(SAMPLES):
         total = options.samples or (40 if options.quick else SAMPLES[problem])
-        most = max(options.ranks)
-        for kind in ("strong", "weak"):
-            first: dict[str, float] = {}
-            for ranks in options.ranks:
-                samples = total if kind == "strong" else total * ranks // most
-                found = launched(ranks, problem, samples)
-                first = first or found
-                times = ranks if kind == "strong" else 1
-                fewer = found["iterations"] / first["iterations"]
-                seconds, cpu = (first[name] / found[name] for name in ("seconds", "cpu"))
-                waiting = found["waited"] / found["seconds"]
-                print(
-                    f"| {problem} | {kind} | {ranks} | {samples} | {found['seconds']:.2f} "
-                    f"| {waiting:.0%} | {seconds / times:.0%} | {seconds * fewer:.0%} "
-                    f"| {cpu * fewer:.0%} | {found['balance']:.0%} "
-                    f"| {found['messages']:.0f} |",
-                    flush=True,
-                )
+        print_rows(problem, total, options.ranks, 1 if options.quick else options.rounds)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ import wtfarray as wtf
 from wtfarray.distributed import mpi, torch_distributed
 warnings.simplefilter("ignore")
 if {kind!r} == "mpi":
-    comm = mpi()
+    comm = mpi(timeout={timeout})
 else:
     import torch
     torch.distributed.init_process_group("gloo")
-    comm = torch_distributed()
+    comm = torch_distributed(timeout={timeout})
 X = np.random.default_rng(0).dirichlet(np.ones(64), 30).reshape(30, 8, 8)
 X = np.split(X, [11])[comm.rank]
 loss = wtf.Wasserstein(wtf.grid_cost(8, 8), eps=0.05, lam=10.0)
@@ -56,10 +56,12 @@ def launcher(kind):
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
-def launch(kind, code, tmp_path):
-    """Run code on two processes; a hang fails the test."""
+def launch(kind, code, tmp_path, timeout=LIMIT):
+    """Run code on two processes that wait for each other so long; a hang fails the test."""
     script = tmp_path / "script.py"
-    script.write_text(PREAMBLE.format(kind=kind) + textwrap.dedent(code), encoding="utf-8")
+    script.write_text(
+        PREAMBLE.format(kind=kind, timeout=timeout) + textwrap.dedent(code), encoding="utf-8"
+    )
     return launch_command([*launcher(kind), str(script)])
 
 
@@ -163,6 +165,20 @@ def check_fault(kind, fault, tmp_path):
     assert cause in found.errors
     if cause and kind != "mpi":  # mpiexec may end rank 0 before it can say what it was told
         assert "rank 1 has failed" in found.errors
+
+
+def check_absent(kind, tmp_path):
+    """A process that never calls the fit does not keep the other waiting."""
+    code = """
+    import time
+    if comm.rank == 1:
+        time.sleep(60)
+    wtf.cp(X, 3, loss, rng=0, comm=comm)
+    """
+    found = launch(kind, code, tmp_path, timeout=0.5)
+    assert found.code != 0
+    assert found.seconds < LIMIT / 2
+    assert "a rank has not answered for 0.5 s: expected every rank to call" in found.errors
 
 
 def check_interrupt(kind, tmp_path):

@@ -1,7 +1,14 @@
 """Teams of processes of torch.distributed, started as a user starts them."""
 
 import pytest
-from launchers import FAULTS, check_command_line, check_fault, check_fit, check_interrupt
+from launchers import (
+    FAULTS,
+    check_absent,
+    check_command_line,
+    check_fault,
+    check_fit,
+    check_interrupt,
+)
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 
@@ -13,6 +20,10 @@ def test_fit_is_that_of_one_process(tmp_path):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_of_one_process_ends_all(fault, tmp_path):
     check_fault("torch", fault, tmp_path)
+
+
+def test_process_that_never_calls_the_fit_is_given_up(tmp_path):
+    check_absent("torch", tmp_path)
 
 
 def test_command_line(tmp_path):

@@ -36,6 +36,15 @@ def test_a_failure_ends_the_wait(monkeypatch):
         wait_for(lambda: False, fail)
 
 
+def test_what_does_not_come_is_given_up(monkeypatch):
+    """And failures are still looked for before."""
+    monkeypatch.setattr(_waiting, "CHECK_EVERY", 0.01)
+    looks = []
+    with pytest.raises(RuntimeError, match=r"has not answered for 0\.1 s: .*larger timeout"):
+        wait_for(lambda: False, lambda: looks.append(1), 0.1)
+    assert looks
+
+
 def test_copies_share_a_communicator():
     """Estimators are cloned with their parameters."""
     (comm,) = threads(1)

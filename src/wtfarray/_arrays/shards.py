@@ -6,6 +6,7 @@ import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,15 @@ class Batch:
     """Over the samples of the batch."""
     turn: int = 0
     """Batches of this process alone are solved first, then the shared ones: see `batches`."""
+
+
+class News(NamedTuple):
+    """What processes tell each other beside the sums that they need, over all of them."""
+
+    evaluations: float
+    """Number of evaluations of the inner problems, summed over the samples."""
+    interrupts: float
+    """Number of interrupts since they were told last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +76,11 @@ class Shards:
     def total(self, here: int) -> int:
         """The number of samples on all processes; ``here`` of them are on this one."""
         return sum(self.counts) if self.shared else here
+
+    def news(self, evaluations: int) -> News:
+        """What this process has to tell; ``evaluations`` are per sample."""
+        here = self.counts[self.rank] if self.shared else 0
+        return News(float(evaluations * here), float(self.interrupted()))
 
     def block_sums(self, k: int) -> Sums:
         """Over the rows of block k: only those of the first factor are shared."""

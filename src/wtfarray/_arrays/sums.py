@@ -118,6 +118,13 @@ class Sums:
         (total,), (count,) = self.arrays([total], [count])
         return total / max(count, 1.0)
 
+    def share(self, count: int) -> slice:
+        """The share of this process of so many things that all processes have."""
+        if self.comm is None:
+            return slice(0, count)
+        rank, size = self.comm.rank, self.comm.size
+        return slice(count * rank // size, count * (rank + 1) // size)
+
     def place(self, count: int) -> tuple[int, int]:
         """The sum of the counts of the processes before this one, and that of all."""
         if self.comm is None:

@@ -73,6 +73,7 @@ def first_start(
             math.inf,
             coarse_problem.evaluations,
             lambda: lift(objective.blocks(point.x)),
+            objective.news(),
         )
 
     try:
@@ -85,6 +86,7 @@ def first_start(
             report=report,
             curvature=start.curvature,
         )
+        objective.raise_interrupt()
     except KeyboardInterrupt:
         _transfer_potentials(coarse_problem, problem)
         return Start(journal.latest() or lift(start.blocks), (1.0,), StopReason.INTERRUPTED)

@@ -215,7 +215,9 @@ def solve_jointly_from(
         point = current.point
         blocks = partial(objective.blocks, point.x)
         value = point.value + level * problem.offset
-        stop = journal.step(value, current.gap, level, problem.evaluations, blocks)
+        stop = journal.step(
+            value, current.gap, level, problem.evaluations, blocks, objective.news()
+        )
         if checkpoint and resumable and (journal.n_iter % EVERY == 0 or stop):
             # A resumed fit has no secant pairs. Drop them here too, for the same result.
             problem.drop_history()
@@ -236,6 +238,7 @@ def solve_jointly_from(
             resume=resume,
             curvature=start.curvature,
         )
+        objective.raise_interrupt()
     except KeyboardInterrupt:
         return journal.latest(), StopReason.INTERRUPTED
     return held[0] if held else (objective.blocks(x), reason)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.shards import WHOLE, News, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._losses.term import TermValue
@@ -90,17 +90,19 @@ class Journal:
         level: float,
         evaluations: int,
         blocks: Callable[[], list[Array]],
+        news: News | None = None,
     ) -> bool:
         """
         Record a step; True if the callback ends the fit.
 
         If several processes share the samples, the callback of any of them ends the fit of all, and
-        an interrupt of any of them is raised in all.
+        an interrupt of any of them is raised in all. ``news`` are given if they have told each
+        other their evaluations and interrupts already.
         """
         self.n_iter += 1
         self.latest = blocks
         self.objective, self.level = objective, level
-        evaluations = self.of_all(evaluations)
+        evaluations = self.of_all(evaluations, news)
         if level == 1.0:
             self._record(objective, gap, evaluations)
         self._bar.step(objective, gap)
@@ -127,19 +129,20 @@ class Journal:
             raise KeyboardInterrupt
         return stopped > 0
 
-    def of_all(self, evaluations: int) -> int:
+    def of_all(self, evaluations: int, news: News | None = None) -> int:
         """
         The number of evaluations, averaged over the samples of all processes.
 
-        In the same message, an interrupt of one process is raised in all.
+        An interrupt of one process is raised in all.
         """
-        if not self._shards.shared:
+        shards = self._shards
+        if not shards.shared:
             return evaluations
-        here, interrupted = self._shards.counts[self._shards.rank], self._shards.interrupted()
-        total, interrupts = self._shards.sums.numbers(evaluations * here, interrupted)
-        if interrupts:
+        if news is None:
+            news = News(*shards.sums.numbers(*shards.news(evaluations)))
+        if news.interrupts:
             raise KeyboardInterrupt
-        return math.ceil(total / sum(self._shards.counts))
+        return math.ceil(news.evaluations / sum(shards.counts))
 
     def certify(self, value: TermValue, evaluations: int, noise: float) -> float:
         """

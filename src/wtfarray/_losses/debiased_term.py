@@ -16,6 +16,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._losses.empty_models import has_empty_sample
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.debiased import arriving, debiased_bounds, shifted_model
@@ -170,9 +171,12 @@ class DebiasedTerm:
             total, log_r = self._solve_symmetric(q, SYMMETRIC_SHARE * tolerance)
             plain, p = shifted_model(Y, self._p, lam)
             plain = unstack(problem, plain, self.shape)
+            outside = TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
+            if self._sums.any(has_empty_sample(self._plain, plain)):
+                return outside
             found = self._plain.evaluate(plain, PLAIN_SHARE * tolerance, max_iter)
             if self._sums.any(not math.isfinite(found.value)):
-                return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
+                return outside
             self._h = self._potential_of(found.gradient) - p
             q = arriving(problem, Y, self._h)
             lag = self._error(q, log_r)

@@ -89,15 +89,15 @@ class SourceTerm:
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
-        value = self.term.evaluate(self._part(model), tolerance / self.weight, max_iter)
+        value = self.term.evaluate(self.part(model), tolerance / self.weight, max_iter)
         return self._whole(value, model)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
-        value = self.term.certify(self._part(model), tolerance / self.weight, max_iter)
+        value = self.term.certify(self.part(model), tolerance / self.weight, max_iter)
         return self._whole(value, model)
 
-    def _part(self, model: Array) -> Array:
+    def part(self, model: Array) -> Array:
         """The columns and samples of the data set, in its shape."""
         part = model[:, self._columns]
         if self._samples is not None:

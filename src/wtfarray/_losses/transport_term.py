@@ -128,13 +128,22 @@ class TransportTerm:
         solver.continues = self._continues
         return solver
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """Solve the inner problem until the estimated error is below the tolerance."""
+    def has_empty_sample(self, model: Array) -> bool:
+        """Whether the model of a sample with mass, of those on this process, has none."""
         xp = array_namespace(model)
         Y = stack(self.problem, model)
         self._positive = self._slices == [] or float(xp.min(Y)) > 0
-        empty = not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0)))
-        if self._shards.sums.any(empty):
+        return not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0)))
+
+    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+        """
+        Solve the inner problem until the estimated error is below the tolerance.
+
+        If other processes hold some of the samples, no model may have an empty sample on any of
+        them: see `has_empty_sample`.
+        """
+        Y = stack(self.problem, model)
+        if self.has_empty_sample(model):
             # The loss of a sample whose model is empty is infinite; the state stays.
             return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()
@@ -193,8 +202,10 @@ class TransportTerm:
         while True:
             point = next(points)
             n += point.iterations
-            error, distance = sums.numbers(point.error, point.distance)
-            done = n >= until.least and error <= until.error and distance <= until.distance
+            done = False
+            if n >= min(until.least, until.most):
+                error, distance = sums.numbers(point.error, point.distance)
+                done = n >= until.least and error <= until.error and distance <= until.distance
             if done or n >= until.most:
                 return point, point.error, done
             del point  # free its arrays before the next one is computed

@@ -1,7 +1,6 @@
 """The curvature pairs of L-BFGS in vector-free form (Chen, Wang and Zhou 2014, NeurIPS)."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from array_api_compat import device, is_writeable_array
@@ -13,6 +12,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._optimize.objective import Point
+from wtfarray._optimize.shared_median import median_of_shared
 
 __all__ = ["CurvaturePairs", "ScaledCurvaturePairs"]
 
@@ -34,15 +34,17 @@ class CurvaturePairs:
     sums, shared
         If several processes minimise one function together: the sums over them, and the number of
         leading entries of a vector that are different variables on each. All other entries are the
-        same variables everywhere. They are added once, and their products are computed from a copy
-        of their own, because rounding may depend on where in memory a row begins.
+        same variables everywhere: each process adds a share of them.
 
     Notes
     -----
     Pair ``k`` is stored in rows ``2k`` (step) and ``2k + 1`` (gradient difference) of one private
     buffer of shape ``(2 * memory, n)`` on the device. The host stores the inner products of all
     rows, so that the two-loop recursion needs only a few floats. A new pair takes one product and
-    one transfer, a direction one product and no transfer.
+    one transfer, a direction one product and no transfer. With several processes there are two
+    buffers, of the entries that are different variables and of those that are the same: the latter
+    have to be combined to the same bits everywhere, and rounding may depend on where in memory a
+    row begins.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class CurvaturePairs:
         self._eps = eps
         self._sums = sums
         self._shared = shared
-        n = point.x.shape[0]
-        self._rows = xp.zeros((2 * memory, n), dtype=point.x.dtype, device=device(point.x))
+        n, like = point.x.shape[0], {"dtype": point.x.dtype, "device": device(point.x)}
+        widths = [n] if not sums.shared else [shared, n - shared]
+        self._rows = [xp.zeros((2 * memory, width), **like) for width in widths]
+        self._share = sums.share(n - shared)
         self._gram = np.zeros((2 * memory, 2 * memory))
         self._gradient_products = np.zeros(2 * memory)
         # The slots in use, from oldest to newest, and the free ones.
@@ -99,7 +103,7 @@ class CurvaturePairs:
     def export(self) -> dict[str, NDArray[np.float64]]:
         """The state for `restore`, as arrays on the host."""
         return {
-            "rows": host.to_host(self._rows),
+            "rows": _joined([host.to_host(part) for part in self._rows]),
             "gram": self._gram,
             "gradient_products": self._gradient_products,
             "used": np.asarray(self._used, dtype=np.float64),
@@ -109,8 +113,9 @@ class CurvaturePairs:
 
     def restore(self, stored: dict[str, NDArray[np.float64]]) -> None:
         """Restore the state returned by `export`."""
-        like = self._rows
-        self._rows = self._xp.asarray(stored["rows"], dtype=like.dtype, device=device(like))
+        like = {"dtype": self._rows[0].dtype, "device": device(self._rows[0])}
+        parts = [np.ascontiguousarray(part) for part in self._cut(stored["rows"])]
+        self._rows = [self._xp.asarray(part, **like) for part in parts]
         self._gram = stored["gram"]
         self._gradient_products = stored["gradient_products"]
         self._used = [int(slot) for slot in stored["used"]]
@@ -119,7 +124,7 @@ class CurvaturePairs:
 
     def renew(self, point: Point) -> None:
         """Replace the gradient at the newest iterate, for example by a more accurate one."""
-        column = self._products(self._rows, self._xp.reshape(point.gradient, (1, -1)))
+        column = self._products(self._xp.reshape(point.gradient, (1, -1)))
         self._gradient_products = column[:, 0]
 
     def direction(self, point: Point) -> tuple[Array, float]:
@@ -144,35 +149,33 @@ class CurvaturePairs:
         weights, weight = self._two_loops()
         slope = float(weights @ self._gradient_products) + weight * point.square
         on_device = xp.asarray(weights.tolist(), dtype=point.x.dtype, device=device(point.x))
-        return self._combined(on_device, self._rows) + weight * point.gradient, slope
+        parts = [xp.matmul(on_device, part) for part in self._rows]
+        combined = parts[0] if len(parts) == 1 else xp.concat(parts)
+        return combined + weight * point.gradient, slope
 
-    def _products(self, left: Array, right: Array) -> NDArray[np.float64]:
-        """The inner products of all rows of two matrices, on the host."""
-        xp = self._xp
+    def _cut(self, vectors: Array) -> list[Array]:
+        """Vectors, or rows of them, cut as the buffers are."""
         if not self._sums.shared:
-            return host.to_host(xp.matmul(left, right.mT))
-        (mine, others), (mine_too, others_too) = self._parts(left), self._parts(right)
-        total = self._sums.host(host.to_host(xp.matmul(mine, mine_too.mT)))
-        return total + host.to_host(xp.matmul(others, others_too.mT))
+            return [vectors]
+        return [vectors[..., : self._shared], vectors[..., self._shared :]]
 
-    def _combined(self, weights: Array, rows: Array) -> Array:
-        """Linear combinations of rows."""
-        xp = self._xp
-        if not self._sums.shared:
-            return xp.matmul(weights, rows)
-        return xp.concat([xp.matmul(weights, part) for part in self._parts(rows)], axis=-1)
+    def _own(self, parts: list[Array]) -> Array:
+        """The entries over which this process sums: its own, and its share of all others."""
+        if len(parts) == 1 or not parts[1].shape[-1]:
+            return parts[0]
+        return self._xp.concat([parts[0], parts[1][..., self._share]], axis=-1)
 
-    def _parts(self, rows: Array) -> tuple[Array, Array]:
-        """Copies of the entries of this process alone, and of those that all have."""
-        xp, n = self._xp, self._shared
-        return xp.asarray(rows[:, :n], copy=True), xp.asarray(rows[:, n:], copy=True)
+    def _products(self, vectors: Array) -> NDArray[np.float64]:
+        """The inner products of all rows with some vectors, on the host."""
+        left, right = self._own(self._rows), self._own(self._cut(vectors))
+        return self._sums.host(host.to_host(self._xp.matmul(left, right.mT)))
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:
         """Compute the inner products with a new pair and with the gradient."""
         xp = self._xp
         vectors = xp.concat([pair, xp.reshape(new.gradient, (1, -1))])
         with np.errstate(over="ignore", invalid="ignore"):  # then the slope is not finite either
-            products = self._products(self._rows, vectors)
+            products = self._products(vectors)
         step, change = 2 * slot, 2 * slot + 1
         self._gram[step, :] = self._gram[:, step] = products[:, 0]
         self._gram[change, :] = self._gram[:, change] = products[:, 1]
@@ -201,15 +204,17 @@ class CurvaturePairs:
         return weights, weight
 
     def _write(self, slot: int, pair: Array) -> None:
-        """Write a pair into its slot of the private buffer, in place if the arrays allow it."""
-        if is_writeable_array(self._rows):
-            self._rows[2 * slot : 2 * slot + 2, :] = pair
-            return
-        # The shapes do not depend on the slot, because JAX compiles each new shape.
-        xp, memory = self._xp, self._rows.shape[0] // 2
-        here = [[row // 2 == slot] for row in range(2 * memory)]
-        mask = xp.asarray(here, device=device(self._rows))
-        self._rows = xp.where(mask, xp.tile(pair, (memory, 1)), self._rows)
+        """Write a pair into its slot of the private buffers, in place if the arrays allow it."""
+        xp = self._xp
+        for k, (rows, part) in enumerate(zip(self._rows, self._cut(pair), strict=True)):
+            if is_writeable_array(rows):
+                rows[2 * slot : 2 * slot + 2, :] = part
+                continue
+            # The shapes do not depend on the slot, because JAX compiles each new shape.
+            memory = rows.shape[0] // 2
+            here = [[row // 2 == slot] for row in range(2 * memory)]
+            mask = xp.asarray(here, device=device(rows))
+            self._rows[k] = xp.where(mask, xp.tile(part, (memory, 1)), rows)
 
 
 class ScaledCurvaturePairs(CurvaturePairs):
@@ -250,6 +255,8 @@ class ScaledCurvaturePairs(CurvaturePairs):
         self._recent = recent
         self._spread = spread
         self._diagonal = xp.ones_like(point.x)
+        self._last_median: float | None = None
+        """The median of the last diagonal, with several processes."""
         self._gradient_square = point.square
 
     def export(self) -> dict[str, NDArray[np.float64]]:
@@ -283,13 +290,12 @@ class ScaledCurvaturePairs(CurvaturePairs):
         split = np.zeros((2, weights.shape[0]))
         split[0, ::2], split[1, 1::2] = weights[::2], weights[1::2]
         on_device = xp.asarray(split.tolist(), dtype=point.x.dtype, device=device(point.x))
-        if not self._sums.shared:
-            weighted = _local_direction(
-                self._rows, on_device, self._diagonal, point.gradient, weight
-            )
-            return weighted, slope
-        parts = self._combined(on_device, self._rows)
-        return _direction(parts, self._diagonal, point.gradient, weight), slope
+        vectors = zip(self._cut(self._diagonal), self._cut(point.gradient), strict=True)
+        parts = [
+            _direction(rows, on_device, diagonal, gradient, weight)
+            for rows, (diagonal, gradient) in zip(self._rows, vectors, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else xp.concat(parts), slope
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:  # noqa: ARG002
         """Compute the diagonal and all inner products."""
@@ -306,140 +312,101 @@ class ScaledCurvaturePairs(CurvaturePairs):
     def _new_diagonal(self) -> Array:
         """The diagonal of the recent pairs; entries that they do not move take a common value."""
         xp = self._xp
-        recent = self._used[-self._recent :]
-        chosen = np.zeros((2, self._rows.shape[0]))
+        recent, memory = self._used[-self._recent :], self._rows[0].shape[0] // 2
+        chosen = np.zeros((2, 2 * memory))
         for slot in recent:
             chosen[0, 2 * slot] = chosen[1, 2 * slot + 1] = 1.0
-        like = {"dtype": self._rows.dtype, "device": device(self._rows)}
+        like = {"dtype": self._rows[0].dtype, "device": device(self._rows[0])}
         on_device = xp.asarray(chosen.tolist(), **like)
         if not self._sums.shared:
-            return _local_diagonal(self._rows, on_device, self._spread)
-        squares = self._combined(on_device, self._rows * self._rows)
-        return _diagonal(squares, self._spread, self._totals, self._median)
-
-    def _totals(self, *vectors: Array) -> tuple[list[Array], int]:
-        """The sums of the entries of several vectors, and the number of entries of one."""
-        xp, n = self._xp, vectors[0].shape[0]
-        parts = [self._parts(vector[None, :]) for vector in vectors]
-        totals, (count,) = self._sums.arrays([xp.sum(mine) for mine, _ in parts], [self._shared])
-        pairs = zip(totals, parts, strict=True)
-        return [total + xp.sum(others) for total, (_, others) in pairs], (
-            int(count) + n - self._shared
+            return _local_diagonal(self._rows[0], on_device, self._spread)
+        squares = [_squares(rows, on_device) for rows in self._rows]
+        own = self._own(squares)
+        moved = host.to_host(xp.astype(_moved(own), own.dtype)) > 0
+        here = host.to_host(_roots(own, 1.0))[moved]
+        numbers = [*host.to_host(xp.sum(own, axis=1)).tolist(), float(np.sum(~moved))]
+        median, (steps, changes, _) = median_of_shared(
+            here, self._sums, numbers=numbers, rest=_unmoved, guess=self._last_median
         )
-
-    def _median(self, d: Array, count: int) -> Array | float:
-        """The median of the positive entries of a vector, of which there are ``count``."""
-        mine = host.to_host(d)
-        shared, others = mine[: self._shared], mine[self._shared :]
-        return median_of_shared(shared, others, count, self._sums)
+        self._last_median = median
+        d = xp.concat([_roots(part, _common(steps, changes)) for part in squares])
+        return xp.clip(d, median / self._spread, median * self._spread)
 
     def _measure(self, point: Point) -> None:
         """Compute the inner products of all rows and the gradient in the scaled variables."""
-        if not self._sums.shared:
-            products = host.to_host(_local_products(self._rows, self._diagonal, point.gradient))
-        else:
-            vectors = _scaled_vectors(self._rows, self._diagonal, point.gradient)
-            products = self._products(vectors, vectors)
+        vectors = (self._own(self._cut(vector)) for vector in (self._diagonal, point.gradient))
+        products = _scaled_products(self._own(self._rows), *vectors)
+        total = self._sums.host(host.to_host(products))
         # Contiguous copies, so that a restored state gives the same sums to the last bit.
-        self._gram = products[:-1, :-1].copy()
-        self._gradient_products = products[:-1, -1].copy()
-        self._gradient_square = float(products[-1, -1])
+        self._gram = total[:-1, :-1].copy()
+        self._gradient_products = total[:-1, -1].copy()
+        self._gradient_square = float(total[-1, -1])
 
 
-def _direction(parts: Array, diagonal: Array, gradient: Array, weight: float) -> Array:
-    """The direction, from the sums (2, n) of the weighted steps and differences."""
+def _joined(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The buffers as one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+@compiled()
+def _direction(
+    rows: Array, weights: Array, diagonal: Array, gradient: Array, weight: float
+) -> Array:
+    """The direction; the weights of steps and of gradient differences are (2, 2 memory)."""
+    parts = array_namespace(rows).matmul(weights, rows)
     return parts[0, :] + diagonal * (parts[1, :] + weight * gradient)
 
 
-def _diagonal(
-    squares: Array,
-    spread: float,
-    totals: Callable[[Array, Array], tuple[list[Array], int]],
-    median_of: Callable[[Array, int], Array | float],
-) -> Array:
-    """The diagonal, from the sums (2, n) of the squares of steps and differences."""
-    xp = array_namespace(squares)
+def _squares(rows: Array, chosen: Array) -> Array:
+    """The sums, (2, n), of squares of steps and differences that ``chosen``, (2, 2 memory), has."""
+    return array_namespace(rows).matmul(chosen, rows * rows)
+
+
+def _moved(squares: Array) -> Array:
+    """Entries, (n,) bool, that the pairs move."""
+    return (squares[0, :] > 0) & (squares[1, :] > 0)
+
+
+def _roots(squares: Array, common: Array | float) -> Array:
+    """The root of the ratio of steps and differences; of ``common`` where nothing was moved."""
+    xp, moved = array_namespace(squares), _moved(squares)
     steps, changes = squares[0, :], squares[1, :]
-    moved = (steps > 0) & (changes > 0)
+    return xp.sqrt(xp.where(moved, steps / xp.where(moved, changes, 1.0), common))
+
+
+def _common(steps: float, changes: float) -> float:
+    """The ratio of entries that the pairs do not move, from the sums of the squares of all."""
     # Squares of tiny numbers may be 0: then nothing is known of the scales.
-    (total_steps, total_changes), count = totals(steps, changes)
+    return steps / changes if steps > 0 and changes > 0 else 1.0
+
+
+def _unmoved(totals: list[float]) -> tuple[float, int]:
+    """The diagonal at entries that are not moved, and their number."""
+    steps, changes, count = totals
+    return math.sqrt(_common(steps, changes)), int(count)
+
+
+@compiled()
+def _local_diagonal(rows: Array, chosen: Array, spread: float) -> Array:
+    """The diagonal if this process has all entries."""
+    xp, squares = array_namespace(rows), _squares(rows, chosen)
+    # As `_common`.
+    total_steps, total_changes = xp.sum(squares[0, :]), xp.sum(squares[1, :])
     known = (total_steps > 0) & (total_changes > 0)
     common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
-    ratio = xp.where(moved, steps / xp.where(moved, changes, 1.0), common)
-    d = xp.sqrt(ratio)
-    median = median_of(d, count)
+    d = _roots(squares, common)
+    median = xp.sort(d)[d.shape[0] // 2]
     return xp.clip(d, median / spread, median * spread)
 
 
-def _scaled_vectors(rows: Array, diagonal: Array, gradient: Array) -> Array:
-    """The rows and the gradient in the variables ``x / sqrt(d)``, (2 memory + 1, n)."""
+@compiled()
+def _scaled_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
+    """All inner products of rows and gradient in the variables ``x / sqrt(d)``."""
     xp = array_namespace(rows)
     memory = rows.shape[0] // 2
     root = xp.sqrt(diagonal)
     factors = xp.stack([1.0 / root, root])
     scaled = xp.reshape(rows, (memory, 2, -1)) * factors[None, ...]
     last = xp.reshape(root * gradient, (1, -1))
-    return xp.concat([xp.reshape(scaled, (2 * memory, -1)), last])
-
-
-@compiled()
-def _local_direction(
-    rows: Array, weights: Array, diagonal: Array, gradient: Array, weight: float
-) -> Array:
-    """`_direction` if this process has all samples; the weights are (2, 2 memory)."""
-    return _direction(array_namespace(rows).matmul(weights, rows), diagonal, gradient, weight)
-
-
-@compiled()
-def _local_diagonal(rows: Array, chosen: Array, spread: float) -> Array:
-    """`_diagonal` if this process has all samples; ``chosen`` (2, 2 memory) selects pairs."""
-    xp = array_namespace(rows)
-
-    def totals(steps: Array, changes: Array) -> tuple[list[Array], int]:
-        return [xp.sum(steps), xp.sum(changes)], steps.shape[0]
-
-    def median(d: Array, count: int) -> Array:
-        return xp.sort(d)[count // 2]
-
-    return _diagonal(xp.matmul(chosen, rows * rows), spread, totals, median)
-
-
-@compiled()
-def _local_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
-    """All inner products of `_scaled_vectors` if this process has all samples."""
-    vectors = _scaled_vectors(rows, diagonal, gradient)
-    return array_namespace(rows).matmul(vectors, vectors.mT)
-
-
-DIGIT = 11
-"""Number of bits that one message decides on in the search for a median."""
-
-
-def median_of_shared(
-    mine: NDArray[np.float64], others: NDArray[np.float64], count: int, sums: Sums
-) -> float:
-    """
-    The upper median of positive numbers, some on this process alone, ``others`` on all of them.
-
-    There are ``count`` of them, of which each of the others counts once.
-
-    Positive floating point numbers are ordered as the integers with the same bits. A histogram of
-    the leading bits, summed over the processes, says which ones the median has; then one of the
-    next bits, until a single number is left.
-    """
-    numbers = np.concatenate([mine, others]) if sums.leads else mine
-    bits = numbers.view(np.int64)
-    rank, known = count // 2, 0
-    for low in range(63 - DIGIT, -DIGIT, -DIGIT):
-        shift, width = max(low, 0), DIGIT + min(low, 0)
-        here = bits[bits >> (shift + width) == known]
-        digits = (here >> shift) & (2**width - 1)
-        counts = sums.host(np.bincount(digits, minlength=2**width).astype(np.float64))
-        below = np.concatenate([[0.0], np.cumsum(counts)])
-        digit = int(np.searchsorted(below, rank, side="right")) - 1
-        rank -= int(below[digit])
-        known = (known << width) | digit
-        if counts[digit] == 1:
-            last = bits[bits >> shift == known].view(np.float64)
-            return sums.numbers(float(last[0]) if last.size else 0.0)[0]
-    return float(np.asarray(known, dtype=np.int64).view(np.float64))
+    vectors = xp.concat([xp.reshape(scaled, (2 * memory, -1)), last])
+    return xp.matmul(vectors, vectors.mT)

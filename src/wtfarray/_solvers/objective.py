@@ -12,9 +12,10 @@ from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.shards import WHOLE, Shards
+from wtfarray._arrays.shards import WHOLE, News, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
+from wtfarray._losses.empty_models import has_empty_sample
 from wtfarray._losses.least import least_loss
 from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
@@ -149,13 +150,17 @@ class FactorisationProblem:
         """
         The losses, with an estimated error below ``tolerance`` if possible, and their adjoints.
 
-        None where products would overflow, after a step much too long.
+        None where products would overflow, after a step much too long. With several processes
+        also where the model of a sample is empty on one of them, and its loss infinite.
         """
         xp = array_namespace(*blocks)
         with np.errstate(over="ignore", invalid="ignore"):
             model = self.tensor(blocks)
         largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
-        if self.shards.sums.any(not largest <= math.sqrt(float(xp.finfo(model.dtype).max))):
+        outside = not largest <= math.sqrt(float(xp.finfo(model.dtype).max))
+        if self.shards.shared:
+            outside = self.shards.sums.any(outside or self._has_empty_sample(model))
+        if outside:
             return None
         share = tolerance / len(self.terms)
         values = [term.evaluate(model, share, max_iter) for term in self.terms]
@@ -172,6 +177,9 @@ class FactorisationProblem:
             adjoints,
         )
 
+    def _has_empty_sample(self, model: Array) -> bool:
+        return any(has_empty_sample(term, model) for term in self.terms)
+
     def certify(
         self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS
     ) -> TermValue:
@@ -179,8 +187,10 @@ class FactorisationProblem:
         model = self.tensor(blocks)
         entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
         few = min(ROUGH_ITERATIONS, iterations)
-        rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
-        (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
+        total = math.inf
+        if not (self.shards.shared and self.shards.sums.any(self._has_empty_sample(model))):
+            rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
+            (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
         total += entropy
         allowed = share * self.magnitude(total) / len(self.terms)
         exact = [term.certify(model, allowed, iterations) for term in self.terms]
@@ -322,6 +332,7 @@ class JointObjective:
         self._has_rows = self.sums.shared and 0 in problem.free
         self.shared = math.prod(self._shapes[0]) if self._has_rows else 0
         """Number of leading entries of the vector that are rows of this process alone."""
+        self._news: News | None = None
 
     @property
     def constant(self) -> float:
@@ -413,6 +424,7 @@ class JointObjective:
             float(not losses.converged),
             problem.work,
             1.0,
+            *problem.shards.news(problem.evaluations),
         ]
         pulled = []
         if self._has_rows:
@@ -423,8 +435,10 @@ class JointObjective:
             numbers += [float(entropy), *_square_and_slope(pulled[0], direction, 0)]
         others = [k for k in problem.free if k > 0]
         summed, numbers = self.sums.arrays([adjoints[k] for k in others], numbers)
-        value, error, gap, unsolved, work, ranks, *of_rows = numbers
+        value, error, gap, unsolved, work, ranks, counted, interrupts, *of_rows = numbers
         self._work = work / ranks
+        known = 0.0 if self._news is None else self._news.interrupts
+        self._news = News(counted, known + interrupts)
         square = slope = norm = 0.0
         if self._has_rows:
             total, square, slope = of_rows
@@ -446,6 +460,21 @@ class JointObjective:
             gap,
             unsolved == 0,
         )
+
+    def news(self) -> News | None:
+        """
+        What the processes have told each other since this was asked last.
+
+        None if they have not evaluated the objective since, or if this process has all samples.
+        """
+        news, self._news = self._news, None
+        return news
+
+    def raise_interrupt(self) -> None:
+        """Raise an interrupt of which the processes have told each other after the last step."""
+        news = self.news()
+        if news is not None and news.interrupts:
+            raise KeyboardInterrupt
 
     def raised(self, point: Point) -> tuple[Array, float]:
         """

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray.distributed._waiting import Shareable, wait_for
+from wtfarray._arrays.validation import positive_number
+from wtfarray.distributed._waiting import TIMEOUT, Shareable, wait_for
 
 FAILED = 7651
 """The tag of messages about failures."""
@@ -17,8 +18,11 @@ FAILED = 7651
 class MPICommunicator(Shareable):
     """The processes of an MPI communicator; see `mpi`."""
 
-    def __init__(self, comm: Any, team: MPICommunicator | None = None) -> None:
+    def __init__(
+        self, comm: Any, team: MPICommunicator | None = None, timeout: float = TIMEOUT
+    ) -> None:
         self._comm = comm
+        self._timeout = timeout
         self._team = self if team is None else team
         self._groups: dict[tuple[tuple[int, ...], ...], MPICommunicator | None] = {}
         self._sent: list[Any] = []
@@ -30,7 +34,7 @@ class MPICommunicator(Shareable):
         mine = np.array(array, dtype=np.float64, order="C")
         total = np.empty_like(mine)
         request = self._comm.Iallreduce(mine, total)
-        wait_for(request.Test, self._team.check_failure)
+        wait_for(request.Test, self._team.check_failure, self._timeout)
         return total
 
     def split(self, groups: Sequence[Sequence[int]], /) -> MPICommunicator | None:
@@ -41,7 +45,9 @@ class MPICommunicator(Shareable):
 
             colour = next((k for k, g in enumerate(key) if self.rank in g), MPI.UNDEFINED)
             part = self._comm.Split(colour, self.rank)
-            found = None if part == MPI.COMM_NULL else MPICommunicator(part, self._team)
+            found = (
+                None if part == MPI.COMM_NULL else MPICommunicator(part, self._team, self._timeout)
+            )
             self._groups[key] = found
         return self._groups[key]
 
@@ -57,7 +63,7 @@ class MPICommunicator(Shareable):
             raise RuntimeError(self._comm.recv(tag=FAILED))
 
 
-def mpi(comm: Any = None, /) -> MPICommunicator:
+def mpi(comm: Any = None, /, *, timeout: float = TIMEOUT) -> MPICommunicator:
     """
     A team of MPI processes. Requires mpi4py and an implementation of MPI.
 
@@ -66,6 +72,9 @@ def mpi(comm: Any = None, /) -> MPICommunicator:
     comm : mpi4py.MPI.Intracomm, optional
         The processes; all of them, ``MPI.COMM_WORLD``, by default. It is duplicated, so that no
         message of the caller is mistaken for one of a fit.
+    timeout : float
+        Seconds after which a rank that waits for another one gives up with an error, in case that
+        one has never called the function. ``inf`` to wait for ever.
 
     Returns
     -------
@@ -95,4 +104,4 @@ def mpi(comm: Any = None, /) -> MPICommunicator:
     if not isinstance(chosen, MPI.Intracomm):
         msg = f"comm is a {type(comm).__name__}: expected an mpi4py.MPI.Intracomm"
         raise TypeError(msg)
-    return MPICommunicator(chosen.Dup())
+    return MPICommunicator(chosen.Dup(), timeout=positive_number("timeout", timeout, infinite=True))

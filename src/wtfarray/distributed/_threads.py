@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray.distributed._waiting import Shareable
+from wtfarray.distributed._waiting import Shareable, no_answer
 
 Result = TypeVar("Result")
 
@@ -43,8 +43,7 @@ class _Room:
                 lambda: self._met != met or self.failure is not None, self.timeout
             )
             if self._met == met:
-                msg = self.failure or f"a rank has not answered for {self.timeout:g} s"
-                raise RuntimeError(msg)
+                raise RuntimeError(self.failure) if self.failure else no_answer(self.timeout)
 
     def group(self, ranks: tuple[int, ...]) -> _Room:
         """The room of some of the ranks."""

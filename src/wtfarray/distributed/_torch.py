@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wtfarray.distributed._waiting import Shareable, wait_for
+from wtfarray._arrays.validation import positive_number
+from wtfarray.distributed._waiting import TIMEOUT, Shareable, no_answer, wait_for
 
 FAILED = "wtfarray/failed"
 """The key under which a failure is stored."""
@@ -17,10 +21,11 @@ FAILED = "wtfarray/failed"
 class TorchCommunicator(Shareable):
     """The processes of a group of torch.distributed; see `torch_distributed`."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, timeout: float = TIMEOUT) -> None:
         import torch.distributed as dist
 
         self._group = group
+        self._timeout = timeout
         self._store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
         self._groups: dict[tuple[tuple[int, ...], ...], TorchCommunicator | None] = {}
         self.rank: int = dist.get_rank(group)
@@ -33,12 +38,19 @@ class TorchCommunicator(Shareable):
         import torch.distributed as dist
 
         total = torch.from_numpy(np.array(array, dtype=np.float64, order="C")).to(self._device)
+        options = dist.AllreduceOptions()
+        if self._timeout < math.inf:
+            # Not by `wait_for`: a process does not end before its messages do.
+            options.timeout = timedelta(seconds=self._timeout)
+        begin = time.monotonic()
         try:
-            work = dist.all_reduce(total, group=self._group, async_op=True)
+            work = self._group.allreduce([total], options)
             wait_for(work.is_completed, self.check_failure)
             work.wait()
         except RuntimeError as error:
             self.check_failure()
+            if time.monotonic() - begin >= self._timeout:
+                raise no_answer(self._timeout) from error
             msg = f"another rank has ended, or cannot be reached: {error}"
             raise RuntimeError(msg) from error
         found: NDArray[np.float64] = total.cpu().numpy()
@@ -57,7 +69,7 @@ class TorchCommunicator(Shareable):
                 part = dist.new_group(
                     ranks, backend=dist.get_backend(self._group), use_local_synchronization=True
                 )
-                self._groups[key] = TorchCommunicator(part)
+                self._groups[key] = TorchCommunicator(part, self._timeout)
         return self._groups[key]
 
     def fail(self, message: str, /) -> None:
@@ -72,7 +84,7 @@ class TorchCommunicator(Shareable):
             raise RuntimeError(self._store.get(FAILED).decode())
 
 
-def torch_distributed(group: Any = None, /) -> TorchCommunicator:
+def torch_distributed(group: Any = None, /, *, timeout: float = TIMEOUT) -> TorchCommunicator:
     """
     A team of processes of torch.distributed, which has to be initialised. Requires torch.
 
@@ -80,6 +92,9 @@ def torch_distributed(group: Any = None, /) -> TorchCommunicator:
     ----------
     group : torch.distributed.ProcessGroup, optional
         The processes; all of them by default. The backend may be gloo or NCCL.
+    timeout : float
+        Seconds after which a rank that waits for another one gives up with an error, in case that
+        one has never called the function. ``inf`` for that of the process group.
 
     Returns
     -------
@@ -109,4 +124,5 @@ def torch_distributed(group: Any = None, /) -> TorchCommunicator:
             "torch.distributed.init_process_group before"
         )
         raise RuntimeError(msg)
-    return TorchCommunicator(dist.group.WORLD if group is None else group)
+    seconds = positive_number("timeout", timeout, infinite=True)
+    return TorchCommunicator(dist.group.WORLD if group is None else group, seconds)
