@@ -116,7 +116,7 @@ class Thresholds:
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""
 
-    coarsest_mode: int = 16
+    coarsest_mode: int = 14
     """Modes are coarsened to no fewer bins than this."""
     dense_share: float = 0.5
     """With at least this share of positive entries, a fit starts with Kullback-Leibler steps."""

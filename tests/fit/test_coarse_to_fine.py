@@ -1,6 +1,7 @@
 """From a coarse grid to a finer one: factors, dual variables and curvature."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ from helpers import numpy_only, to_numpy
 from infinite_costs import band, loss_with
 
 import wtfarray as wtf
-from wtfarray._fit.coarse_to_fine import coarser, refine, refine_pairs, refine_potential
+from wtfarray._fit.coarse_to_fine import (
+    SPACING,
+    _divided,
+    coarser,
+    refine,
+    refine_pairs,
+    refine_potential,
+)
 from wtfarray._fit.specification import specify
 from wtfarray._solvers.sphere import to_sphere
 
@@ -79,8 +87,42 @@ class TestCoarser:
             setup = specify("cp", X, 2, loss, **options, **rest)
             assert (coarser(setup) is not None) is possible
 
+    def test_a_larger_level_of_smoothing_allows_a_coarser_grid(self, array):
+        """Neighbouring bins of 16 are .047 apart: too far for an eps of .01, not for 3 times it."""
+        X = array(np.random.default_rng(0).random((3, 32, 32)))
+        loss = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=0.01, lam=5.0)
+        rest = {"fixed": (), "sample_weight": None, "constraints": None, "weights": None}
+        setup = specify("cp", X, 2, loss, rho=0.01, **rest)
+        coarse = coarser(setup)
+        assert coarse is not None
+        assert float(coarse.losses[0].costs[0][0, 1]) <= SPACING * loss.eps
+        assert coarser(coarse) is None
+        finer_loss = replace(loss, eps=0.004)
+        finer = specify("cp", X, 2, finer_loss, rho=0.01, **rest)
+        assert coarser(finer) is None
+        coarse = coarser(finer, 9.0)
+        assert coarse is not None
+        there, here = _divided((9.0, 3.0, 1.0), coarse)
+        assert there == (9.0, 3.0)
+        assert here == (1.0,)
+
 
 class TestFits:
+    def test_smoothing_levels_are_divided_between_the_grids(self, array):
+        """The last steps are those on the data, and the result is that of a fit on them alone."""
+        rng = np.random.default_rng(4)
+        centres, grid = rng.uniform(0.2, 0.8, (6, 2, 2)), (np.arange(28) + 0.5) / 28
+        spots = np.exp(-((grid - centres[..., None]) ** 2) / 0.004)
+        X = np.einsum("nsi,nsj->nij", spots[:, :, 0], spots[:, :, 1])
+        X = np.where(X > 0.05, X, 0.0)
+        X = array(X / X.sum((1, 2), keepdims=True))
+        loss = wtf.Wasserstein(wtf.grid_cost(28, 28), eps=0.005, lam=5.0)
+        fit = wtf.cp(X, 2, loss, rho=1e-2, rng=0, tol=1e-3)
+        assert fit.converged
+        assert [factor.shape[0] for factor in fit.factors] == [6, 28, 28]
+        again = wtf.cp(X, 2, loss, rho=1e-2, init=fit, tol=1e-3)
+        assert again.objective == pytest.approx(fit.objective, rel=1e-2)
+
     @numpy_only
     def test_banded_grid_costs_are_not_coarsened(self):
         """A grid cost with infinite entries has no coarser grid."""

@@ -42,12 +42,16 @@ class Start:
     """Curvature pairs from a coarser grid, as `CurvaturePairs.export` returns them."""
 
 
-def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
-    """Initial blocks on the grid of the data, by a named method or as given."""
-    X, shards = spec.X, spec.shards
+def method_and_levels(spec: Specification, init: str | None) -> tuple[str, tuple[float, ...]]:
+    """The named method of initialisation, the default one for None, and its smoothing levels."""
     if init is None:
         init = default_start(_positive_share(spec))
-    coarsest = max(
+    return init, fit_levels(init, _coarsest(spec))
+
+
+def _coarsest(spec: Specification) -> float:
+    """The largest level of smoothing that is of use."""
+    return max(
         (
             coarsest_level(loss.mean_cost(), loss.eps)
             for loss in spec.losses
@@ -55,12 +59,18 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
         ),
         default=1.0,
     )
-    if not isinstance(init, str):
+
+
+def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
+    """Initial blocks on the grid of the data, by a named method or as given."""
+    X, shards = spec.X, spec.shards
+    if not (init is None or isinstance(init, str)):
         blocks = [
             feasible(b, c, shards.block_sums(k)) if k in spec.free else b
             for k, (b, c) in enumerate(zip(given_blocks(spec, init), spec.constraints, strict=True))
         ]
-        return Start(blocks, fit_levels(None, coarsest))
+        return Start(blocks, fit_levels(None, _coarsest(spec)))
+    init, levels = method_and_levels(spec, init)
     blocks = random_blocks(spec.shapes, rng, spec.like, shards)
     if init == "nnsvd":
         blocks[: spec.modes] = svd_factors(X, spec.mask, spec.shapes[: spec.modes], rng, shards)
@@ -74,7 +84,7 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
         blocks = kl_steps(
             spec.model, X, blocks, spec.constraints, spec.free, mask=spec.mask, shards=shards
         )
-    return Start(blocks, fit_levels(init, coarsest))
+    return Start(blocks, levels)
 
 
 def _positive_share(spec: Specification) -> float:
