@@ -235,8 +235,7 @@ class ScaledCurvaturePairs(CurvaturePairs):
     The diagonal is ``d = sqrt(sum s^2 / sum y^2)``, entry by entry, over the recent pairs. With it
     the recursion is that of `CurvaturePairs` in the variables ``x / sqrt(d)``, where steps are
     ``s / sqrt(d)``, gradient differences ``sqrt(d) y``, and inner products are taken. Every new
-    pair changes d, so that all inner products are computed again, by one product of the scaled
-    rows; it takes one transfer as before.
+    pair changes d, so that all inner products are computed again; it takes one transfer as before.
     """
 
     def __init__(
@@ -335,12 +334,11 @@ class ScaledCurvaturePairs(CurvaturePairs):
     def _measure(self, point: Point) -> None:
         """Compute the inner products of all rows and the gradient in the scaled variables."""
         vectors = (self._own(self._cut(vector)) for vector in (self._diagonal, point.gradient))
-        products = _scaled_products(self._own(self._rows), *vectors)
+        with np.errstate(over="ignore", invalid="ignore"):  # then the slope is not finite either
+            products = _scaled_products(self._own(self._rows), *vectors)
         total = self._sums.host(host.to_host(products))
-        # Contiguous copies, so that a restored state gives the same sums to the last bit.
-        self._gram = total[:-1, :-1].copy()
-        self._gradient_products = total[:-1, -1].copy()
-        self._gradient_square = float(total[-1, -1])
+        memory = self._rows[0].shape[0] // 2
+        self._gram, self._gradient_products, self._gradient_square = _gram_of(total, memory)
 
 
 def _joined(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -401,12 +399,41 @@ def _local_diagonal(rows: Array, chosen: Array, spread: float) -> Array:
 
 @compiled()
 def _scaled_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
-    """All inner products of rows and gradient in the variables ``x / sqrt(d)``."""
+    """
+    Inner products of rows and gradient in the variables ``x / sqrt(d)``, as one vector.
+
+    Those that the recursion needs: of steps with differences, in which d cancels, and of
+    differences with each other, (memory, memory) each; of steps with themselves, of steps and of
+    differences with the gradient, (memory,) each; and the square of the gradient.
+    """
     xp = array_namespace(rows)
-    memory = rows.shape[0] // 2
-    root = xp.sqrt(diagonal)
-    factors = xp.stack([1.0 / root, root])
-    scaled = xp.reshape(rows, (memory, 2, -1)) * factors[None, ...]
-    last = xp.reshape(root * gradient, (1, -1))
-    vectors = xp.concat([xp.reshape(scaled, (2 * memory, -1)), last])
-    return xp.matmul(vectors, vectors.mT)
+    steps, changes = rows[::2, :], rows[1::2, :]
+    scaled, scaled_gradient = changes * diagonal, gradient * diagonal
+    products = (
+        xp.matmul(steps, changes.mT),
+        xp.matmul(changes, scaled.mT),
+        xp.matmul(steps * steps, 1.0 / diagonal),
+        xp.matmul(steps, gradient),
+        xp.matmul(changes, scaled_gradient),
+        xp.vecdot(gradient, scaled_gradient),
+    )
+    return xp.concat([xp.reshape(product, (-1,)) for product in products])
+
+
+def _gram_of(
+    products: NDArray[np.float64], memory: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """
+    The inner products of all rows, of the rows with the gradient, and of that with itself.
+
+    From those of `_scaled_products`; those of different steps are not needed, and left 0.
+    """
+    sizes = (memory * memory, memory * memory, memory, memory, memory)
+    mixed, changes, squares, *with_gradient, last = np.split(products, np.cumsum(sizes))
+    gram, column = np.zeros((2 * memory, 2 * memory)), np.zeros(2 * memory)
+    gram[::2, 1::2] = mixed.reshape(memory, memory)
+    gram[1::2, ::2] = gram[::2, 1::2].T
+    gram[1::2, 1::2] = changes.reshape(memory, memory)
+    gram[::2, ::2] = np.diag(squares)
+    column[::2], column[1::2] = with_gradient
+    return gram, column, float(last[0])
