@@ -8,9 +8,11 @@ import pytest
 from fitting import data, planted, transport
 from helpers import to_numpy
 from stored_data import Sliceable
+from teams import TIMEOUT
 
 import wtfarray as wtf
 from wtfarray._fit import online
+from wtfarray.distributed import run_threads
 
 SHAPE = (40, 12)
 
@@ -149,3 +151,70 @@ class TestOnline:
     def test_tucker_is_refused(self):
         with pytest.raises(ValueError, match="does not support a Tucker model"):
             wtf.tucker(data(), (2, 2, 2), transport(), solver="online")
+
+
+@pytest.mark.filterwarnings("ignore:nmf. (after|stopped|interrupted):UserWarning")
+@pytest.mark.usefixtures("on_numpy")
+class TestSeveralProcesses:
+    """Batches are those of one process, of which each process has its own samples."""
+
+    OPTIONS = {"solver": "online", "rng": 0, "batch": 8}  # noqa: RUF012
+
+    def team(self, cuts, X=None, kind=np.asarray, **options):
+        X = mixtures() if X is None else X
+
+        def fit(comm):
+            mine = kind(np.split(X, cuts)[comm.rank])
+            return wtf.nmf(mine, 2, loss(), comm=comm, **self.OPTIONS, **options)
+
+        fits = run_threads(fit, len(cuts) + 1, timeout=TIMEOUT)
+        for other in fits[1:]:
+            assert np.array_equal(fits[0].factors[1], other.factors[1])
+            assert (fits[0].objective, fits[0].message) == (other.objective, other.message)
+        return fits
+
+    @pytest.mark.parametrize("cuts", [[13], [0, 5]])
+    def test_fit_is_that_of_one_process(self, cuts):
+        """But for the order of the samples of a batch; also a process without samples."""
+        one, team = fitted(mixtures()), self.team(cuts)
+        rows = np.concatenate([fit.factors[0] for fit in team])
+        np.testing.assert_allclose(rows, one.factors[0], atol=0.02)
+        np.testing.assert_allclose(team[0].factors[1], one.factors[1], atol=5e-3)
+        assert team[0].objective == pytest.approx(one.objective, rel=2e-3)
+        assert team[0].converged == one.converged
+
+    def test_weights_and_given_factors(self):
+        X, factors = planted("cp")
+        weights = np.linspace(0.5, 2.0, X.shape[0])
+        options = {"rng": 0, "solver": "online", "max_iter": 3, "batch": 3, "tol": 0.5}
+
+        def fit(comm):
+            mine = slice(0, 3) if comm.rank == 0 else slice(3, None)
+            init = [factors[0][mine], *factors[1:]]
+            given = {"init": init, "sample_weight": weights[mine], "comm": comm}
+            return wtf.cp(X[mine], 2, transport(), **given, **options)
+
+        one = wtf.cp(X, 2, transport(), init=factors, sample_weight=weights, **options)
+        for found in run_threads(fit, 2, timeout=TIMEOUT):
+            assert found.objective == pytest.approx(one.objective, rel=1e-3)
+
+    def test_files(self):
+        """Runs of a file that the boundary of two processes cuts are read by both."""
+        team = self.team([18], kind=Sliceable, chunk=16)
+        assert team[0].objective == pytest.approx(fitted(mixtures()).objective, rel=0.02)
+        assert [fit.dual.shape for fit in team] == [(18, 12), (22, 12)]
+
+    def test_callback_and_interrupt_of_one_process_end_all(self):
+        def fit(comm, action):
+            def callback(state):
+                return action() if comm.rank == 1 and state.n_iter == 2 else None
+
+            mine = np.split(mixtures(), 2)[comm.rank]
+            return wtf.nmf(mine, 2, loss(), comm=comm, callback=callback, **self.OPTIONS)
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        for action, word in ((lambda: True, "stopped by the callback"), (interrupt, "interrupted")):
+            fits = run_threads(lambda comm, act=action: fit(comm, act), 2, timeout=TIMEOUT)
+            assert all(word in found.message and found.n_iter == 2 for found in fits)

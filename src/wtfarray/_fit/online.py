@@ -5,7 +5,8 @@ A joint fit of a few samples gives the first atoms. Then, batch by batch in a ra
 objective of the batch is minimised over its coefficients and the atoms, with a proximal term that
 stands for the samples seen before (`proximal_problem`). The atoms that are returned are a running
 mean. At the end, the coefficients of all samples are found for these atoms, and the objective is
-certified. Only the coefficients, the atoms and one batch are held in memory.
+certified. Only the coefficients, the atoms and one batch are held in memory. If several processes
+share the samples, the order is one of all samples, and each process has its own of every batch.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def solve_online(
         check_mass(spec, problem, blocks, rng)
         batches = len(state.values)
         reached = float(np.mean(state.values[batches // 2 :])) if batches else -math.inf
-        count = spec.shapes[0][0]
+        count = spec.shards.total(spec.shapes[0][0])
         excess = value / count - reached
         if not reason.by_caller and excess <= options.tol * problem.magnitude(value) / count:
             reason = StopReason.BATCHES
@@ -142,12 +143,11 @@ def _first_state(spec: Specification, options: SolverOptions, seed: int) -> Onli
             seed, 0, 0.0, 0, 0.0, (), to_host(blocks[0]), list(blocks[1:]), list(blocks[1:])
         )
     order = _order(spec, seed, 0)
-    rows = _join(order, 0, SETTINGS.first)[0]
-    part = _part(spec, _read(spec, rows), _indices(rows))
+    batch = _Batch.of(spec, _join(order, 0, SETTINGS.first)[0])
+    part = _part(spec, _read(spec, batch), batch)
     first = SolverOptions(init=options.init, tol=SETTINGS.first_tol, max_iter=300)
     found = solve(part, first, np.random.default_rng(seed))
-    xp = array_namespace(part.X)
-    mass = float(xp.sum(part.X))
+    mass = _mass(part)
     evaluations = float(found.history[-1].evaluations * part.X.shape[0])
     atoms = list(found.blocks[1:])
     return OnlineState(seed, 0, mass, found.n_iter, evaluations, (), empty, atoms, atoms)
@@ -166,20 +166,20 @@ def _passes(
         batches, start = [], 0
         while start < len(order):
             rows, start = _join(order, start, size)
-            batches.append(rows)
+            batches.append(_Batch.of(spec, rows))
         skipped = max(0, state.done - number)
         number += len(batches)
-        for rows, X in _read_batches(spec, batches[skipped:]):
-            state = _after_batch(spec, state, rows, X, known=sweep > 0)
+        for batch, X in _read_batches(spec, batches[skipped:]):
+            state = _after_batch(spec, state, batch, X, known=sweep > 0)
             yield state
 
 
 def _after_batch(
-    spec: Specification, state: OnlineState, rows: Sequence[slice], X: Array, *, known: bool
+    spec: Specification, state: OnlineState, batch: _Batch, X: Array, *, known: bool
 ) -> OnlineState:
     """Minimise the objective of one batch; ``known`` says whether it has coefficients already."""
-    xp, indices = array_namespace(X), _indices(rows)
-    part = _part(spec, X, indices)
+    xp, indices = array_namespace(X), batch.indices
+    part = _part(spec, X, batch)
     constraint = spec.constraints[0]
     previous = [
         feasible(block, kind) for block, kind in zip(state.atoms, spec.constraints[1:], strict=True)
@@ -202,7 +202,7 @@ def _after_batch(
     )
     coefficients = state.coefficients
     coefficients[indices] = to_host(blocks[0])  # in place: there may be very many samples
-    mass = float(xp.sum(X))
+    mass = _mass(part)
     share = running_share(state.seen / mass) if mass > 0 else 0.0
     atoms = list(blocks[1:])
     mean = [(1.0 - share) * old + share * new for old, new in zip(state.mean, atoms, strict=True)]
@@ -212,7 +212,7 @@ def _after_batch(
         state.seen + mass,
         state.steps + found.n_iter,
         state.evaluations + problem.evaluations * len(indices),
-        (*state.values, value / len(indices)),
+        (*state.values, value / batch.samples),
         coefficients,
         atoms,
         mean,
@@ -220,7 +220,7 @@ def _after_batch(
 
 
 @dataclass(frozen=True, eq=False)
-class _Batch:
+class _Minimised:
     """The result of the steps for some samples."""
 
     blocks: list[Array]
@@ -230,7 +230,7 @@ class _Batch:
 
 def _minimised(
     objective: JointObjective, start: Sequence[Array], tol: float, max_iter: int
-) -> _Batch:
+) -> _Minimised:
     """A few L-BFGS steps."""
     values: list[float] = []
 
@@ -242,7 +242,8 @@ def _minimised(
     found = minimise(objective, x, (1.0,), tol=tol, max_iter=max_iter, report=report)
     if not values:  # no step was taken
         values.append(objective.evaluate(found.x, 1e-2 * objective.problem.scale).point.value)
-    return _Batch(objective.blocks(found.x), values[-1] + objective.offset, found.n_iter)
+    objective.raise_interrupt()
+    return _Minimised(objective.blocks(found.x), values[-1] + objective.offset, found.n_iter)
 
 
 def _last_coefficients(
@@ -254,7 +255,9 @@ def _last_coefficients(
     atoms = [feasible(b, kind) for b, kind in zip(state.mean, spec.constraints[1:], strict=True)]
     first = asarray_like(state.coefficients, like)
     blocks = [feasible(first, spec.constraints[0]), *atoms]
-    value = sum(problem.block_entropy(blocks, k) for k in range(1, len(blocks)))
+    sums = spec.shards.sums
+    entropies = sum(problem.block_entropy(blocks, k) for k in range(1, len(blocks)))
+    value = entropies if sums.leads else 0.0
     files: Potentials = ()
     parts = _parts(spec)
     if isinstance(problem, StreamedProblem):
@@ -273,8 +276,9 @@ def _last_coefficients(
     if isinstance(problem, StreamedProblem):
         problem.losses.state = files
     else:
-        problem.terms[0].start_from(xp.concat(potentials))
-    return [xp.concat(found), *atoms], value
+        problem.terms[0].start_from(xp.concat([problem.terms[0].potential[:0, ...], *potentials]))
+    (value,) = sums.numbers(value)
+    return [xp.concat([blocks[0][:0, :], *found]), *atoms], value
 
 
 def _parts(spec: Specification) -> Iterator[tuple[slice, FactorisationProblem]]:
@@ -297,10 +301,52 @@ def _parts(spec: Specification) -> Iterator[tuple[slice, FactorisationProblem]]:
         )
 
 
-def _part(spec: Specification, X: Array, indices: NDArray[np.intp]) -> Specification:
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Some samples, of which this process may have only a part."""
+
+    rows: list[slice]
+    """Those on this process, in runs."""
+    samples: int
+    """The number of all."""
+    counts: tuple[int, ...]
+    """Their number on every process; empty if there is only one."""
+
+    @classmethod
+    def of(cls, spec: Specification, rows: list[slice]) -> _Batch:
+        """A batch of runs of the samples of all processes."""
+        samples = sum(run.stop - run.start for run in rows)
+        if not spec.shards.shared:
+            return cls(rows, samples, ())
+        starts, stops = (np.asarray([getattr(run, e) for run in rows]) for e in ("start", "stop"))
+        ends = np.cumsum([0, *spec.shards.counts])
+        starts = np.maximum(starts[:, None], ends[None, :-1])  # one column for each process
+        lengths = np.minimum(stops[:, None], ends[None, 1:]) - starts
+        counts = np.sum(np.maximum(lengths, 0), axis=0).tolist()
+        rank = spec.shards.rank
+        first, here = starts[:, rank] - ends[rank], lengths[:, rank]
+        own = [slice(i, i + n) for i, n in zip(first.tolist(), here.tolist(), strict=True) if n > 0]
+        return cls(own, samples, tuple(counts))
+
+    @property
+    def indices(self) -> NDArray[np.intp]:
+        """The samples on this process."""
+        runs = [np.arange(run.start, run.stop) for run in self.rows]
+        return np.concatenate(runs) if runs else np.zeros(0, dtype=np.intp)
+
+
+def _mass(part: Specification) -> float:
+    """The mass of a batch, on all processes."""
+    total = float(array_namespace(part.X).sum(part.X))
+    return part.shards.sums.numbers(total)[0]
+
+
+def _part(spec: Specification, X: Array, batch: _Batch) -> Specification:
     """The problem of some samples; the entropy of the atoms is divided among all samples."""
-    share = X.shape[0] / spec.X.shape[0]
-    weights = None if spec.sample_weight is None else take_samples(spec.sample_weight, indices)
+    share = batch.samples / spec.shards.total(spec.X.shape[0])
+    weights = None
+    if spec.sample_weight is not None:
+        weights = take_samples(spec.sample_weight, batch.indices)
     return replace(
         spec,
         X=X,
@@ -308,12 +354,14 @@ def _part(spec: Specification, X: Array, indices: NDArray[np.intp]) -> Specifica
         rho=(spec.rho[0], *(rho * share for rho in spec.rho[1:])),
         sample_weight=weights,
         summary=None,
+        shards=replace(spec.shards, counts=batch.counts),
     )
 
 
 def _order(spec: Specification, seed: int, sweep: int) -> list[slice]:
     """All samples in a random order: one by one, or in runs if they are read from a file."""
-    runs = slices_of(spec.X.shape[0], SETTINGS.run if isinstance(spec.X, StoredData) else 1)
+    samples = spec.shards.total(spec.X.shape[0])
+    runs = slices_of(samples, SETTINGS.run if isinstance(spec.X, StoredData) else 1)
     order = np.random.default_rng([seed, sweep]).permutation(len(runs))
     return [runs[i] for i in order]
 
@@ -327,36 +375,34 @@ def _join(order: Sequence[slice], start: int, size: int) -> tuple[list[slice], i
     return list(order[start:stop]), stop
 
 
-def _indices(rows: Sequence[slice]) -> NDArray[np.intp]:
-    return np.concatenate([np.arange(run.start, run.stop) for run in rows])
-
-
-def _read(spec: Specification, rows: Sequence[slice]) -> Array:
-    """The samples of some runs, in memory."""
+def _read(spec: Specification, batch: _Batch) -> Array:
+    """The samples of a batch on this process, in memory."""
     if not isinstance(spec.X, StoredData):
-        return take_samples(spec.X, _indices(rows))
-    return array_namespace(spec.like).concat([spec.X.read(run) for run in rows])
+        return take_samples(spec.X, batch.indices)
+    xp, like = array_namespace(spec.like), spec.like
+    if not batch.rows:
+        return xp.zeros((0, *spec.X.shape[1:]), dtype=like.dtype, device=device_of(like))
+    return xp.concat([spec.X.read(run) for run in batch.rows])
 
 
-def _read_batches(
-    spec: Specification, batches: Sequence[list[slice]]
-) -> Iterator[tuple[list[slice], Array]]:
+def _read_batches(spec: Specification, batches: Sequence[_Batch]) -> Iterator[tuple[_Batch, Array]]:
     """The samples of each batch; a thread reads the next one from a file meanwhile."""
     if not isinstance(spec.X, StoredData):
-        for rows in batches:
-            yield rows, _read(spec, rows)
+        for batch in batches:
+            yield batch, _read(spec, batch)
     else:
-        yield from read_ahead(lambda rows: _read(spec, rows), batches)
+        yield from read_ahead(lambda batch: _read(spec, batch), batches)
 
 
 def _report(spec: Specification, journal: Journal, state: OnlineState) -> bool:
     """Report a batch: its objective, scaled to all samples, is comparable with no other."""
-    samples = spec.X.shape[0]
+    here = spec.X.shape[0]
+    samples = spec.shards.total(here)
 
     def blocks() -> list[Array]:
         return [asarray_like(state.coefficients, spec.like), *state.mean]
 
-    evaluations = math.ceil(state.evaluations / samples)
+    evaluations = math.ceil(state.evaluations / max(1, here))
     return journal.step(state.values[-1] * samples, math.inf, math.inf, evaluations, blocks)
 
 

@@ -158,8 +158,8 @@ def _refuse_for_online(spec: Specification, given: FitOptions) -> None:
     """Refuse what passes over batches of samples do not support."""
     unsupported, loss = None, spec.loss
     constraints = spec.constraints
-    if spec.shards.shared:
-        unsupported = "a fit of several processes, comm"
+    if spec.shards.shared and given.get("checkpoint") is not None:
+        unsupported = "a checkpoint of several processes, comm"
     elif spec.kind == "tucker":
         unsupported = "a Tucker model"
     elif not isinstance(loss, Wasserstein) or loss.debias:
