@@ -17,6 +17,8 @@ from campaign.problems import (
     draw_block,
     draw_data,
     draw_loss,
+    draw_rank,
+    draw_ranks,
     draw_shape,
     pick,
     power,
@@ -31,8 +33,9 @@ def check_block(trial: Trial) -> None:
     shape, groups = draw_shape(rng, few=trial.library.few_shapes)
     loss = draw_loss(rng, shape, groups, trial.dtype)
     X = draw_data(rng, shape, groups, trial.dtype, normalised=0.9 if loss.balanced else 0.5)
-    rank = int(rng.integers(1, 5))
-    ranks = (rank,) * len(shape) if cp else tuple(int(rng.integers(1, 4)) for _ in shape)
+    few = trial.library.few_shapes
+    rank = draw_rank(rng, few=few)
+    ranks = (rank,) * len(shape) if cp else draw_ranks(rng, len(shape), few=few)
     sampled = 0 not in {k for group in groups for k in group}
     usual = ("rows" if sampled else "columns", *("columns" for _ in shape[1:]))
     constraints = [c if rng.random() < 0.7 else pick(rng, CONSTRAINTS) for c in usual]

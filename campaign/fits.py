@@ -18,6 +18,8 @@ from campaign.problems import (
     draw_data,
     draw_fit_options,
     draw_loss,
+    draw_rank,
+    draw_ranks,
     draw_shape,
     pick,
 )
@@ -129,12 +131,12 @@ def check_fit(trial: Trial) -> None:
     moved = {k for p in parts if isinstance(p, TransportLoss) for g in p.groups for k in g}
     balanced = any(isinstance(p, TransportLoss) and p.balanced for p in parts)
     X = draw_data(rng, shape, groups, trial.dtype, normalised=0.9 if balanced else 0.5)
-    rank: Any = int(rng.integers(1, 5))
+    rank: Any = draw_rank(rng, few=few)
     if model == "tucker":
-        rank = tuple(int(rng.integers(1, 5 if len(shape) < 4 else 3)) for _ in shape)
+        rank = draw_ranks(rng, len(shape), few=few, most=4 if len(shape) < 4 else 2)
     plain = balanced and rng.random() < 0.8
     options = draw_fit_options(
-        rng, model, shape, rank, trial.dtype, sampled=0 not in moved, plain=plain
+        rng, model, shape, rank, trial.dtype, sampled=0 not in moved, plain=plain, few=few
     )
     for name, value in {"X": X, "rank": rank, "loss": parts, **options}.items():
         trial.note(name, value)

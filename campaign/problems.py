@@ -13,6 +13,8 @@ import wtfarray as wtf
 CONSTRAINTS = (None, "rows", "columns", "all")
 FEW_SHAPES = (((6, 8), ((1,),)), ((5, 3, 4), ((1,), (2,))))
 """Shapes, and transported modes, for a library that compiles every shape it meets."""
+FEW_BATCH = 3
+"""The batch size for such a library."""
 STYLES = (
     "gamma",
     "dirichlet",
@@ -99,6 +101,20 @@ def draw_shape(
     if len(groups) > 1 and rng.random() < 0.2:
         groups = groups[::-1]
     return tuple(shape), tuple(groups)
+
+
+def draw_rank(rng: np.random.Generator, *, few: bool) -> int:
+    """The rank of a matrix or CP model."""
+    rank = int(rng.integers(1, 5))
+    return (1 if rank == 1 else 3) if few else rank
+
+
+def draw_ranks(
+    rng: np.random.Generator, modes: int, *, few: bool, most: int = 3
+) -> tuple[int, ...]:
+    """The ranks of a Tucker model."""
+    ranks = tuple(int(rng.integers(1, most + 1)) for _ in range(modes))
+    return (min(ranks[0], 2),) * modes if few else ranks
 
 
 def draw_cost(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -233,6 +249,7 @@ def draw_fit_options(
     *,
     sampled: bool,
     plain: bool,
+    few: bool = False,
 ) -> dict[str, Any]:
     """The keywords of a fit; `plain`: the constraints that conserve mass, which are the default."""
     sizes = shape if model != "nmf" else (shape[0], math.prod(shape[1:]))
@@ -260,7 +277,8 @@ def draw_fit_options(
         weight[0] += 0.1
         options["sample_weight"] = weight.astype(dtype)
     if rng.random() < 0.15:
-        options["batch"] = int(rng.integers(1, 6))
+        batch = int(rng.integers(1, 6))
+        options["batch"] = FEW_BATCH if few else batch
     if model == "cp" and rng.random() < 0.3:
         options["weights"] = pick(rng, ("learned", "fixed"))
     return options | _draw_start(rng, model, sizes, ranks, dtype)

@@ -12,7 +12,16 @@ from campaign.backends import to_numpy
 from campaign.fits import SADDLE, check_history, finite_blocks
 from campaign.intervals import check_interval, largest_exponent
 from campaign.objective import Objective
-from campaign.problems import TransportLoss, draw_data, draw_loss, draw_shape, pick, power
+from campaign.problems import (
+    TransportLoss,
+    draw_data,
+    draw_loss,
+    draw_rank,
+    draw_ranks,
+    draw_shape,
+    pick,
+    power,
+)
 from campaign.trial import Trial, same, wtf_quietly
 
 
@@ -24,9 +33,10 @@ def check_projection(trial: Trial) -> None:
     part = draw_loss(rng, shape, groups, trial.dtype, balanced=0.15)
     loss = part.build()
     X = draw_data(rng, shape, groups, trial.dtype, normalised=0.9 if part.balanced else 0.5)
-    rank: Any = int(rng.integers(1, 5))
+    few = trial.library.few_shapes
+    rank: Any = draw_rank(rng, few=few)
     if model == "tucker":
-        rank = tuple(int(rng.integers(1, 4)) for _ in shape)
+        rank = draw_ranks(rng, len(shape), few=few)
     options: dict[str, Any] = {"rho": power(rng, -5, 0), "rng": int(rng.integers(1000))}
     new = draw_data(rng, shape, groups, trial.dtype, normalised=0.9 if part.balanced else 0.5)
     keywords: dict[str, Any] = {}

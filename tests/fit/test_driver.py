@@ -1,5 +1,7 @@
 """One start of a fit: certified objective, smoothing levels, early ends; the best of several."""
 
+import warnings
+
 import numpy as np
 import pytest
 from fitting import (
@@ -19,6 +21,7 @@ from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import driver
+from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import specify
 from wtfarray._solvers.objective import FactorisationProblem
@@ -63,6 +66,26 @@ class TestEnds:
         monkeypatch.setattr(driver, "CERTIFIED_GAP", -1.0)
         with unfinished("choose a larger eps"):
             assert not wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0).converged
+
+    @numpy_only
+    @pytest.mark.parametrize(("tol", "converged"), [(1e-2, True), (1e-4, False)])
+    def test_errors_of_recorded_values_count_next_to_the_tolerance(
+        self, monkeypatch, tol, converged
+    ):
+        """The last steps were recorded half a per cent below the certified objective."""
+        certify = Journal.certify
+
+        def lower(journal, value, *rest):
+            certify(journal, value, *rest)
+            return 5e-3 * abs(value.value)
+
+        monkeypatch.setattr(Journal, "certify", lower)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0, tol=tol)
+        assert fit.gap < 1e-3 * abs(fit.objective)
+        assert fit.converged is converged
+        assert ("could not be solved" in fit.message) is not converged
 
     @numpy_only
     @pytest.mark.parametrize("solver", ["envelope", "dual"])
@@ -209,3 +232,18 @@ class TestAdviceOnMass:
         fit = wtf.nmf(self.counts(40.0), 2, wtf.Wasserstein(wtf.grid_cost(8), 1.0, 10.0), rng=0)
         assert fit.converged
         assert ADVICE not in fit.message
+
+
+class TestFixedZeros:
+    def test_divergence_that_is_always_infinite_is_refused(self, array):
+        """The atom is 0 in a bin in which the second sample has mass."""
+        X = array([[1.0, 0.0, 2.0], [1.0, 3.0, 2.0]])
+        init = [array([[1.0], [1.0]]), array([[0.5], [0.0], [0.5]])]
+        options = {"init": init, "fixed": (1,), "rho": 1e-3}
+        with pytest.raises(ValueError, match=r"entry \(1, 1\) of every model 0, where X is 3.0"):
+            wtf.nmf(X, 1, wtf.KullbackLeibler(), **options)
+        weight = array([1.0, 0.0])
+        fit = wtf.nmf(X, 1, wtf.KullbackLeibler(), sample_weight=weight, **options)
+        assert fit.converged
+        assert np.isfinite(fit.objective)
+        assert float(fit.factors[0][0, 0]) == pytest.approx(3.0, rel=1e-2)

@@ -12,7 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.samples import per_sample, stack
+from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import or_float64
 from wtfarray._fit.checkpoint import EVERY
@@ -23,6 +23,7 @@ from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.starts import Start, feasible, random_blocks
 from wtfarray._losses.debiased_term import DebiasedTerm
+from wtfarray._losses.kullback_leibler import KullbackLeibler
 from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
@@ -104,6 +105,10 @@ def check_mass(
         for rows, part in parts_of(problem):
             first = 0 if rows is None else rows.start
             _check_mass_of(spec, part, at_rows(blocks, rows), at_rows(others, rows), first)
+        diverges = any(isinstance(loss, KullbackLeibler) for loss in spec.losses)
+        several = isinstance(problem, StreamedProblem) or isinstance(spec.model, CoupledModel)
+        if fixed and diverges and not several:
+            _refuse_empty_entries(spec, problem.tensor(others))
 
     shards.sums.agree(check)
 
@@ -147,6 +152,23 @@ def _refuse_empty_samples(problem: TransportProblem, model: Array, first: int) -
             f"init has fixed factors with zeros, which make sample {first + i} of every model "
             f"empty, where X has mass {float(problem.mass[i])}: expected fixed factors that give "
             "it mass"
+        )
+        raise ValueError(msg)
+
+
+def _refuse_empty_entries(spec: Specification, model: Array) -> None:
+    """Refuse a model, positive where the fixed factors allow it, that is 0 where X is positive."""
+    xp = array_namespace(model)
+    empty = (spec.X > 0) & ~(model > 0)
+    if spec.sample_weight is not None:
+        empty = empty & (spread(spec.sample_weight, model) > 0)
+    if bool(xp.any(empty)):
+        place = int(xp.argmax(xp.astype(xp.reshape(empty, (-1,)), xp.int64)))
+        index = tuple(int(i) for i in np.unravel_index(place, tuple(model.shape)))
+        msg = (
+            f"init has fixed factors with zeros, which make entry {index} of every model 0, where "
+            f"X is {float(spec.X[index])} and the Kullback-Leibler divergence infinite: expected "
+            "fixed factors that are positive there"
         )
         raise ValueError(msg)
 
@@ -293,8 +315,9 @@ def certify(
         value = problem.certify(blocks, math.inf, 1)
     scale = problem.magnitude(value.value)
     below = journal.certify(value, journal.of_all(problem.evaluations), 1e-12 * scale)
-    if below > CERTIFIED_GAP * scale and reason.is_optimal:
-        reason = StopReason.UNSOLVED  # the steps were accepted on inaccurate values
+    if below > max(CERTIFIED_GAP, options.tol) * scale and reason.is_optimal:
+        # The steps were accepted on values less accurate than the decreases that count.
+        reason = StopReason.UNSOLVED
     certified = value.gap <= CERTIFIED_GAP * scale
     converged = reason.is_optimal and certified
     if converged and options.checkpoint is not None:

@@ -63,7 +63,10 @@ class ExactTerm:
         self.evaluations += 1
         values, gradient = self._value_and_gradient(model)
         if self.weights is not None:
-            values, gradient = values * self.weights, gradient * spread(self.weights, gradient)
+            # A sample of weight 0 counts for nothing, even if its loss is infinite.
+            counts, weights = self.weights > 0, spread(self.weights, gradient)
+            values = xp.where(counts, values, 0.0) * self.weights
+            gradient = xp.where(weights > 0, gradient, 0.0) * weights
         self.state = gradient
         return TermValue(float(xp.sum(values)), 0.0, 0.0, gradient, converged=True)
 
