@@ -78,6 +78,8 @@ def tests(session: nox.Session, backend: str) -> None:
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
         }
+        # The tests of a file have shapes in common: one worker compiles for them.
+        options += ["--dist", "loadfile"]
         for action in ("reading", "writing"):
             options += ["-W", f"ignore:Error {action} persistent compilation cache:UserWarning"]
     session.run("pytest", *options, *session.posargs, env=env)

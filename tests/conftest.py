@@ -3,13 +3,15 @@
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat
 import hypothesis
 import numpy as np
 import pytest
+
+from wtfarray import _dispatch
 
 MODULES = {
     "numpy": "numpy",
@@ -173,3 +175,14 @@ def on_numpy(xp: Any) -> None:
     """
     if not array_api_compat.is_numpy_namespace(xp):
         pytest.skip("does not depend on the library: tested with NumPy")
+
+
+@pytest.fixture
+def no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    End small fits without the attempts to leave a saddle point, which take most of their time.
+
+    For tests of what is done with a fit, or with its data. Tests of the fit itself do not use it.
+    """
+    thresholds = replace(_dispatch.THRESHOLDS, escape_entries=0)
+    monkeypatch.setattr(_dispatch, "THRESHOLDS", thresholds)

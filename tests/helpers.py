@@ -16,9 +16,17 @@ from array_api_extra.testing import assert_close
 import wtfarray as wtf
 from wtfarray import _dispatch
 
-__all__ = ["assert_close", "numpy_only", "random_fit", "set_thresholds", "to_numpy"]
+__all__ = [
+    "assert_close",
+    "numpy_only",
+    "random_fit",
+    "set_thresholds",
+    "to_numpy",
+    "without_escape",
+]
 
 numpy_only = pytest.mark.usefixtures("on_numpy")
+without_escape = pytest.mark.usefixtures("no_escape")
 
 
 def set_thresholds(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import numpy_only, set_thresholds, sizes_made_dense
+from helpers import numpy_only, set_thresholds, sizes_made_dense, without_escape
 
 import wtfarray as wtf
 from wtfarray import anndata as wad
 
-pytestmark = [numpy_only, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [numpy_only, pytest.mark.filterwarnings("ignore::UserWarning"), without_escape]
 CELLS, GENES = 12, 9
 FAST = {"rng": 0, "tol": 1e-3}
 

@@ -5,10 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 from array_api_compat import is_torch_namespace
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 
 import wtfarray as wtf
 from wtfarray._arrays.sparse import SparseSamples, gram_of_columns, is_sparse, to_dense
+
+pytestmark = without_escape
 
 X = np.random.default_rng(0).gamma(1.0, size=(8, 6)) * (np.arange(48).reshape(8, 6) % 3 > 0)
 KINDS = ["csr_array", "csc_array", "coo_array", "csr_matrix", "lil_array", "dok_matrix"]

@@ -6,12 +6,14 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import numpy_only, set_thresholds, to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy, without_escape
 from stored_data import Sliceable
 
 import wtfarray as wtf
 from wtfarray._arrays.scratch import FileArray
 from wtfarray._fit.chunked_projection import is_separable
+
+pytestmark = without_escape
 
 SAMPLES = np.random.default_rng(1).dirichlet(np.ones(6), 10)
 LOSSES = {

@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 
 import wtfarray as wtf
 from wtfarray._arrays.shards import WHOLE
 from wtfarray._fit.default_rho import default_rho
 
-pytestmark = numpy_only
+pytestmark = [numpy_only, without_escape]
 COST = wtf.grid_cost(4)
 SHAPES = [(6, 2), (4, 2)]
 

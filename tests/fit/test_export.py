@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import numpy_only, random_fit
+from helpers import numpy_only, random_fit, without_escape
 
 import wtfarray as wtf
 
@@ -12,7 +12,7 @@ X = np.random.default_rng(0).dirichlet(np.ones(6), 5)
 WAVELENGTHS = wtf.Axis("wavelength", np.linspace(400, 500, 6), "nm")
 AXES = (wtf.Axis("sample", list("abcde")), WAVELENGTHS)
 FAST = {"rng": 0, "max_iter": 3}
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), without_escape]
 
 
 def labelled(array, kind="nmf", shape=(5, 6), rank=2, axes=AXES):

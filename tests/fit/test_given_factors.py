@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import tensorly as tl
 from fitting import LOSSES, RANKS, SHAPE, data, run, start, transport
-from helpers import assert_close, numpy_only, to_numpy
+from helpers import assert_close, numpy_only, to_numpy, without_escape
 from tensorly.decomposition import non_negative_parafac, non_negative_tucker, parafac
 
 import wtfarray as wtf
 from wtfarray._fit.given_factors import given_blocks
 from wtfarray._fit.specification import specify
+
+pytestmark = without_escape
 
 DIMENSIONS = (6, 4, 5)
 

@@ -1,11 +1,13 @@
 """Samples and entries that a rank scan leaves out."""
 
 import numpy as np
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from mixtures import bumps
 
 import wtfarray as wtf
 from wtfarray._fit import left_out
+
+pytestmark = without_escape
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 

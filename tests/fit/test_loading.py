@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, to_numpy, without_escape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_losses import LeastSquares
@@ -29,6 +29,8 @@ from saved_fits import (
 
 import wtfarray as wtf
 from wtfarray._fit import storage
+
+pytestmark = without_escape
 
 
 def rank_one(arrays, header):

@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from saved_fits import SHAPE, data, short_fit
 
 import wtfarray as wtf
+
+pytestmark = without_escape
 
 
 @numpy_only

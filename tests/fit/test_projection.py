@@ -11,10 +11,12 @@ from array_api_compat import (
     is_jax_namespace,
 )
 from fitting import assert_same_factors, objective_of, unfinished
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, to_numpy, without_escape
 
 import wtfarray as wtf
 from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, mass_advice
+
+pytestmark = without_escape
 
 SHAPE = (6, 5, 4)
 

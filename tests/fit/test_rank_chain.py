@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from mixtures import bumps
 
 import wtfarray as wtf
 from wtfarray._fit import rank_chain
+
+pytestmark = without_escape
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 

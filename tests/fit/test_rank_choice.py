@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 
 import wtfarray as wtf
 from wtfarray._fit.rank_choice import core_consistency, suggest_rank
+
+pytestmark = without_escape
 
 
 @numpy_only

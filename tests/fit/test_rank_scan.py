@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from mixtures import bumps, images
 
 import wtfarray as wtf
+
+pytestmark = without_escape
 
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from mixtures import bumps, images
 from teams import TIMEOUT
 
@@ -12,7 +12,11 @@ import wtfarray as wtf
 from wtfarray._transport import anderson
 from wtfarray.distributed import run_threads
 
-pytestmark = [numpy_only, pytest.mark.filterwarnings("ignore:rank_scan:UserWarning")]
+pytestmark = [
+    numpy_only,
+    pytest.mark.filterwarnings("ignore:rank_scan:UserWarning"),
+    without_escape,
+]
 LOSS = wtf.Wasserstein(wtf.grid_cost(12), eps=0.1, lam=2.0)
 
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from helpers import numpy_only, set_thresholds, sizes_made_dense
+from helpers import numpy_only, set_thresholds, sizes_made_dense, without_escape
 
 import wtfarray as wtf
 from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._fit.rank_choice import core_consistency, core_consistency_of_parts
 from wtfarray._fit.sample_parts import part_of_fit, parts_of_data, some_samples, sparse_or_dense
 
-pytestmark = numpy_only
+pytestmark = [numpy_only, without_escape]
 N = 24
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from array_api_compat import is_jax_namespace
-from helpers import numpy_only
+from helpers import numpy_only, without_escape
 from saved_fits import (
     LOSSES,
     RANKS,
@@ -20,6 +20,8 @@ from saved_fits import (
 
 import wtfarray as wtf
 from wtfarray._fit import storage
+
+pytestmark = without_escape
 
 
 class TestSave:

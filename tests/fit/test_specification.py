@@ -14,9 +14,11 @@ from fitting import (
     run,
     transport,
 )
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, to_numpy, without_escape
 
 import wtfarray as wtf
+
+pytestmark = without_escape
 
 
 @numpy_only

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 from fitting import LOSSES, SHAPE, arrays_of, data, entropies_of, fit_few, planted, transport
-from helpers import numpy_only, set_thresholds, to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy, without_escape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_losses import LeastSquares, PseudoHuber
 
 import wtfarray as wtf
+
+pytestmark = without_escape
 
 FINITE = [name for name in LOSSES if name != "balanced"]
 SEEDS = st.integers(0, 2**32 - 1)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, to_numpy, without_escape
 
 import wtfarray as wtf
 from wtfarray._losses.debiased_term import DebiasedTerm
@@ -12,6 +12,8 @@ from wtfarray._losses.selection import terms_of
 from wtfarray._losses.sparse_samples import SparseSamplesTerm
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import TransportTerm
+
+pytestmark = without_escape
 
 
 def histograms(n=8, bins=16, seed=0):

@@ -7,11 +7,13 @@ import pytest
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from fitting import entropy, spare_jax
-from helpers import assert_close, numpy_only, to_numpy
+from helpers import assert_close, numpy_only, to_numpy, without_escape
 from own_losses import LeastSquares, PseudoHuber, Total
 
 import wtfarray as wtf
 from wtfarray._arrays.samples import stack, unstack
+
+pytestmark = without_escape
 
 FROB = wtf.Frobenius()
 

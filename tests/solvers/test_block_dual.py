@@ -143,9 +143,11 @@ SOME = cases(LAYOUTS[3:4])
 
 @pytest.fixture
 def case(request, backend):
-    """One case of many; the slow backends take a fifth of them."""
+    """One case of many; array-api-strict takes a fifth of them, and JAX those of one shape."""
     if backend.name.startswith(("strict", "jax")) and request.param.number % 5:
         pytest.skip("one in five on a slow backend")
+    if backend.name == "jax" and request.param.shape != LAYOUTS[3][0]:
+        pytest.skip("JAX would compile for too long: one shape is tested with it")
     return request.param
 
 
@@ -588,8 +590,9 @@ class TestKnownAnswers:
         assert errors[1] < 0.02
 
     @pytest.mark.parametrize(("shift", "atol"), [(0.0, 0.01), (0.05, 0.04)])
-    def test_coefficients_of_shifted_gaussians_are_recovered(self, array, shift, atol):
+    def test_coefficients_of_shifted_gaussians_are_recovered(self, xp, array, shift, atol):
         """Mixtures of three bumps, possibly shifted a little, have known coefficients."""
+        spare_jax(xp)
         x = np.linspace(0.0, 1.0, 25)
 
         def bumps(offset):

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, to_numpy, without_escape
 
 import wtfarray as wtf
+
+pytestmark = without_escape
 
 METRICS = ["cosine", "correlation", "euclidean"]
 X = np.random.default_rng(0).gamma(0.5, size=(7, 5))

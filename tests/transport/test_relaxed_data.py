@@ -6,6 +6,7 @@ import numpy as np
 import ot
 import pytest
 import scipy.optimize
+from fitting import spare_jax
 from helpers import numpy_only, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,7 +128,8 @@ class TestGradient:
 
 
 class TestFits:
-    def test_both_solvers_find_the_same(self, array):
+    def test_both_solvers_find_the_same(self, xp, array):
+        spare_jax(xp)
         X, _ = pair()
         loss = loss_of(1.0, 5.0)
         joint = wtf.nmf(array(X), 1, loss, rng=0, rho=0.1, tol=1e-5)
