@@ -72,7 +72,7 @@ class Thresholds:
     sparse_sample_points: int = 32
     """Largest support of a sparse sample: each step solves a dense system of that size."""
 
-    cached_entries: int = 2**14
+    cached_entries: int = 2**15
     """NumPy solves batches of this many entries, which stay in the processor's cache."""
     batch_entries: int = 2**20
     """In other libraries an operation has a larger overhead: at least this many entries."""
