@@ -10,7 +10,7 @@ from helpers import numpy_only, set_thresholds
 from joint_problems import matrix_problem, samples
 
 import wtfarray as wtf
-from wtfarray._solvers import block_descent, objective
+from wtfarray._solvers import block_descent, blockwise, objective
 from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.stop_reason import StopReason
 
@@ -59,6 +59,17 @@ def test_callback_sees_the_lower_point_and_can_stop_there():
     assert [state.n_iter for state in states] == list(range(1, len(states) + 1))
     for mine, last in zip([*fit.factors, fit.core], states[-1].blocks(), strict=True):
         np.testing.assert_array_equal(mine, last)
+
+
+def test_fit_whose_restart_took_too_much_work_has_not_converged(monkeypatch):
+    def exhausted(problem, *_, **options):
+        problem.terms[0].count_evaluations(10**6, 1.0)
+
+    monkeypatch.setattr(blockwise, "_lower_point", exhausted)
+    with unfinished("very many evaluations"):
+        fit = fitted(solver="dual")
+    assert not fit.converged
+    assert fit.objective == pytest.approx(SADDLE, abs=1e-4)
 
 
 def test_sweep_without_an_upper_bound_is_reported_with_a_lower_one(monkeypatch):

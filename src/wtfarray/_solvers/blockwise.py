@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import tries_to_escape
+from wtfarray._dispatch import most_work, tries_to_escape
 from wtfarray._losses.protocol import BoundLoss
 from wtfarray._solvers import escape, joint
 from wtfarray._solvers.block_descent import WORK_PER_EVALUATION, Descent, Sweep, descend
@@ -70,6 +70,10 @@ def solve_blockwise(
         term.start_from(found.potential)
         lower = _lower_point(problem, found, problem.work - begin, tol=tol, attempt=attempt)
         if lower is None:
+            spent = problem.work - begin + WORK_PER_EVALUATION * found.evaluations
+            if spent >= most_work(problem.entries):
+                # The restart ended early: there may be a lower point.
+                found = replace(found, reason=StopReason.WORK)
             break
         found = replace(
             found, blocks=lower.blocks, potential=term.potential, reason=StopReason.CALLBACK
