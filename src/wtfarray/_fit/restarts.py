@@ -44,7 +44,7 @@ def best_of(
 ) -> FitSolution:
     """The best of several initialisations; an interrupt or the callback ends all of them."""
     if options.solver == "online":
-        return solve_online(spec, options, rng)
+        return solve_online(spec, options, rng, best_of)
     if starts == 1:
         return solve(spec, options, rng)
     if options.solver == "dual":
