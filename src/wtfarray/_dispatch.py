@@ -220,7 +220,9 @@ def batch_size(samples: int, entries: int, kernel_entries: int, *, in_cache: boo
     ``in_cache`` is True for NumPy.
     """
     if in_cache:
-        batches = math.ceil(entries / max(THRESHOLDS.cached_entries, kernel_entries))
+        cached = math.ceil(entries / max(THRESHOLDS.cached_entries, kernel_entries))
+        # A power of two: processes with equal numbers of samples then rarely share a batch.
+        batches = 1 << (cached - 1).bit_length()
     else:
         batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
     return math.ceil(samples / max(1, batches))
