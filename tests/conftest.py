@@ -3,15 +3,13 @@
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
 import hypothesis
 import numpy as np
 import pytest
-
-from wtfarray import _dispatch
 
 MODULES = {
     "numpy": "numpy",
@@ -184,5 +182,6 @@ def no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests of what is done with a fit, or with its data. Tests of the fit itself do not use it.
     """
-    thresholds = replace(_dispatch.THRESHOLDS, escape_entries=0)
-    monkeypatch.setattr(_dispatch, "THRESHOLDS", thresholds)
+    from helpers import set_thresholds
+
+    set_thresholds(monkeypatch, escape_entries=0)

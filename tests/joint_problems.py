@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from fitting import entropy, loss_of
 from helpers import to_numpy
 
 import wtfarray as wtf
@@ -11,12 +12,28 @@ from wtfarray._losses.loss_sum import losses_of
 from wtfarray._losses.selection import terms_of
 from wtfarray._losses.term import TermValue
 from wtfarray._models.models import CPModel, TuckerModel
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 
 SHAPE, RANK, RHO = (3, 4), 2, 0.05
 TRANSPORT = wtf.Wasserstein(wtf.grid_cost(4), 0.3, 2.0)
 DISTANT = wtf.Wasserstein(wtf.grid_cost(4), 1e-2)
 """Few bins, many eps apart: the loss is nearly piecewise linear."""
+LOSSES = {
+    "Frobenius": wtf.Frobenius(),
+    "transport": wtf.Wasserstein(wtf.grid_cost(4, 2), 0.2, 2.0),
+    "sum": wtf.LossSum(
+        wtf.Wasserstein(wtf.grid_cost(4), 0.3, 2.0, modes=(1,)), wtf.KullbackLeibler()
+    ),
+}
+"""For problems of three modes."""
+KINDS = ["cp", "learned", "tucker"]
+
+
+def definition(problem, blocks, X, loss):
+    """The objective, from the definition and with its own inner solution."""
+    entropies = sum(r * entropy(b) for r, b in zip(problem.rho, blocks, strict=True))
+    return loss_of(X, to_numpy(problem.tensor(blocks)), loss) + entropies
 
 
 def samples(shape=SHAPE, seed=0):

@@ -9,7 +9,7 @@ from command_line import QUICK, run
 from helpers import numpy_only
 
 import wtfarray as wtf
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray.cli._group import INTERRUPTED
 from wtfarray.cli._report import Watch
 

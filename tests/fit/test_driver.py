@@ -24,7 +24,7 @@ from wtfarray._fit import driver
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import specify
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 

@@ -12,7 +12,7 @@ from stored_data import Sliceable
 from teams import TIMEOUT
 
 import wtfarray as wtf
-from wtfarray._fit import online, restarts
+from wtfarray._fit import online, online_batches, restarts
 from wtfarray.distributed import run_threads
 
 SHAPE = (40, 12)
@@ -40,8 +40,9 @@ def fitted(X, model=wtf.nmf, **options):
 
 @pytest.fixture(autouse=True)
 def small_first_fit(monkeypatch):
-    settings = online.OnlineSettings(first=16, first_starts=1, run=4, last_batch=16)
+    settings = online.OnlineSettings(first=16, first_starts=1, last_batch=16)
     monkeypatch.setattr(online, "SETTINGS", settings)
+    monkeypatch.setattr(online_batches, "RUN", 4)
 
 
 def test_objective_is_near_that_of_the_joint_solver(array):

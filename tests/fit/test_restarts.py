@@ -14,7 +14,7 @@ from wtfarray._fit.driver import solve
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.restarts import Milestone, milestones
 from wtfarray._fit.specification import specify
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 GRID = wtf.Wasserstein(wtf.grid_cost(32, 32), eps=0.05, lam=5.0)

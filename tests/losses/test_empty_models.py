@@ -13,7 +13,8 @@ from wtfarray._losses.empty_models import has_empty_sample
 from wtfarray._losses.selection import terms_of
 from wtfarray._losses.source_term import SourceTerm
 from wtfarray._models.models import CPModel
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray.distributed import run_threads
 
 

@@ -31,7 +31,7 @@ from joint_problems import (
 import wtfarray as wtf
 from wtfarray._models.models import CPModel
 from wtfarray._solvers.block_descent import descend, in_domain, stacked_block
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 

@@ -10,7 +10,8 @@ from helpers import numpy_only, set_thresholds
 from joint_problems import matrix_problem, samples
 
 import wtfarray as wtf
-from wtfarray._solvers import block_descent, blockwise, objective
+from wtfarray._solvers import block_descent, blockwise
+from wtfarray._solvers import problem as problems
 from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.stop_reason import StopReason
 
@@ -75,10 +76,10 @@ def test_fit_whose_restart_took_too_much_work_has_not_converged(monkeypatch):
 def test_sweep_without_an_upper_bound_is_reported_with_a_lower_one(monkeypatch):
     """Balanced, with infinite costs, and too few iterations to find a feasible plan."""
     monkeypatch.setattr(block_descent, "BLOCK_ITERATIONS", 1)
-    monkeypatch.setattr(objective, "ROUGH_ITERATIONS", 1)
-    certify = objective.FactorisationProblem.certify
+    monkeypatch.setattr(problems, "ROUGH_ITERATIONS", 1)
+    certify = problems.FactorisationProblem.certify
     monkeypatch.setattr(
-        objective.FactorisationProblem,
+        problems.FactorisationProblem,
         "certify",
         lambda problem, blocks, share: certify(problem, blocks, share, 1),
     )

@@ -13,7 +13,8 @@ import wtfarray as wtf
 from wtfarray._losses.selection import terms_of
 from wtfarray._models.models import CPModel
 from wtfarray._solvers.envelope import evaluate_until_solved, minimise, new_pairs
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 

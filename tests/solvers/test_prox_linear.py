@@ -19,7 +19,8 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._models.models import CPModel, TuckerModel
 from wtfarray._solvers import prox_linear
 from wtfarray._solvers.envelope import Minimised, evaluate_until_solved, minimise
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.prox_linear import (
     LinearisedDual,
     ProxLinearResult,

@@ -14,6 +14,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._fit.given_factors import is_named
 from wtfarray._fit.specification import is_sampled
 from wtfarray._losses.protocol import Loss
 from wtfarray._models.entropy import Constraint
@@ -34,7 +35,7 @@ class Present:
 
     def of_init(self, init: Any) -> Any:
         """Initial factors without the rows of the other samples; names as they are."""
-        if init is None or isinstance(init, str):
+        if is_named(init):
             return init
         if hasattr(init, "factors"):  # a fit, or a decomposition of TensorLy
             init = tuple(init)

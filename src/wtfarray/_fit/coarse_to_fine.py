@@ -21,7 +21,8 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import can_be_halved
+from wtfarray._dispatch import can_be_halved, is_fine_enough
+from wtfarray._fit.given_factors import is_named
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import Specification
@@ -31,7 +32,8 @@ from wtfarray._losses.protocol import Loss
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers.envelope import SETTINGS, Progress, minimise
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem
 from wtfarray._transport.banded import BandedCost
@@ -40,14 +42,6 @@ TOL = 1e-5
 """Tolerance on coarser grids, which only provide initial blocks."""
 MAX_ITER = 300
 """Largest number of iterations on a coarser grid."""
-SPACING = 2.0
-"""
-Largest cost between neighbouring bins of a coarser grid, in units of the smoothed eps.
-
-At 2, fits of images end at the same objectives with half of the evaluations on their own grid; with
-bins 12 eps apart, the fit on the data undoes much of what it starts from, and takes many times as
-long.
-"""
 
 
 def first_start(
@@ -58,10 +52,9 @@ def first_start(
     journal: Journal,
 ) -> Start:
     """The initial point on the grid of ``spec``; on a fine grid, the solution on a coarser one."""
-    init = options.init
-    if not (init is None or isinstance(init, str)) or options.solver != "envelope":
-        return start_on_grid(spec, init, rng)
-    init, levels = method_and_levels(spec, init)
+    if not is_named(options.init) or options.solver != "envelope":
+        return start_on_grid(spec, options.init, rng)
+    init, levels = method_and_levels(spec, options.init)
     return _start(spec, problem, replace(options, init=init), levels, rng, journal)
 
 
@@ -135,14 +128,17 @@ def _divided(
     levels: tuple[float, ...], coarse: Specification
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The levels of smoothing for which a coarser grid is fine enough, and all others."""
-    least = max(
-        float(cost[0, 1]) / (SPACING * loss.eps)
+    spacings = [
+        (float(cost[0, 1]), loss.eps)
         for loss in coarse.losses
         if isinstance(loss, Wasserstein)
         for cost in loss.costs
+    ]
+    there = tuple(
+        level
+        for level in levels
+        if all(is_fine_enough(spacing, level * eps) for spacing, eps in spacings)
     )
-    # One at least, for which `coarser` has found it fine enough, up to rounding.
-    there = tuple(level for level in levels if level >= least) or levels[:1]
     return there, levels[len(there) :]
 
 
@@ -160,9 +156,9 @@ def coarser(spec: Specification, level: float = 1.0) -> Specification | None:
     The same problem with pairs of neighbouring bins merged, or None if that is not possible.
 
     It is possible if every cost is that of a regular grid and the cost between neighbouring bins of
-    the coarser grid is at most `SPACING` times the smoothed eps, ``level`` times that of the loss:
-    the lost detail is of the order of the smoothing. The losses of a sum must transport the same
-    modes: merging bins of a mode that indexes samples in another loss would change that loss. A
+    the coarser grid is small enough for the smoothed eps, ``level`` times that of the loss: the
+    lost detail is of the order of the smoothing. The losses of a sum must transport the same modes:
+    merging bins of a mode that indexes samples in another loss would change that loss. A
     merged bin is missing if any of its parts is; if that hides more than half of what was observed
     of some sample, or if the mask is read in chunks, there is no coarser problem.
     """
@@ -288,7 +284,7 @@ def _grid_modes(loss: Loss, shape: tuple[int, ...], level: float) -> tuple[int, 
         steps = table[0, :]
         distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
         regular = np.allclose(table, steps[distance], rtol=1e-6) and np.all(np.diff(steps) > 0)
-        if not regular or steps[2] > SPACING * level * loss.eps:
+        if not regular or not is_fine_enough(float(steps[2]), level * loss.eps):
             return ()
     return modes
 

@@ -42,7 +42,7 @@ from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.coupled import CoupledModel
 from wtfarray._models.entropy import Constraint, check_constraint
 from wtfarray._models.models import CPModel
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.streamed import StreamedProblem
 
 

@@ -35,7 +35,8 @@ from wtfarray._solvers.block_descent import Sweep
 from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.envelope import Progress, evaluate_until_solved
 from wtfarray._solvers.joint import Resumable, solve_jointly
-from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows, parts_of
 from wtfarray._transport.feasibility import refuse_other_mass

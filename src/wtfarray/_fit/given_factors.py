@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from array_api_compat import array_namespace
 from array_api_compat import device as device_of
@@ -20,6 +20,11 @@ from wtfarray._arrays.validation import (
 from wtfarray._fit.specification import Specification
 from wtfarray._models.entropy import constrained_axes
 from wtfarray._models.models import CPModel, PartlyKnownModel
+
+
+def is_named(init: object) -> TypeGuard[str | None]:
+    """Whether an initialisation is a named method, or the default one, rather than factors."""
+    return init is None or isinstance(init, str)
 
 
 def given_blocks(spec: Specification, init: Any) -> list[Array]:

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import slices_of, take_samples
-from wtfarray._arrays.stored import StoredData, read_ahead
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.checkpoint import Checkpoint
 from wtfarray._fit.driver import FitSolution, certify, check_mass
 from wtfarray._fit.journal import Journal
+from wtfarray._fit.online_batches import Batch, join, read_batch, read_batches, shuffled
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.proximal import PROXIMAL_WEIGHT, proximal_problem, running_share
@@ -37,7 +37,8 @@ from wtfarray._losses.selection import Binding
 from wtfarray._losses.streamed import Potentials
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._solvers.envelope import Progress, minimise
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows
 
@@ -68,8 +69,6 @@ class OnlineSettings:
     """Largest number of L-BFGS steps for a batch."""
     tol: float = 1e-4
     """Tolerance of a batch."""
-    run: int = 16
-    """Samples that are read together from a file, whose order is random otherwise."""
     last_batch: int = 256
     """Samples whose last coefficients are found at once."""
     last_steps: int = 8
@@ -155,9 +154,9 @@ def _first_state(
         return OnlineState(
             seed, 0, 0.0, 0, 0.0, (), to_host(blocks[0]), list(blocks[1:]), list(blocks[1:])
         )
-    order = _order(spec, seed, 0)
-    batch = _Batch.of(spec, _join(order, 0, SETTINGS.first)[0])
-    part = _part(spec, _read(spec, batch), batch)
+    order = shuffled(spec, seed, 0)
+    batch = Batch.of(spec, join(order, 0, SETTINGS.first)[0])
+    part = _part(spec, read_batch(spec, batch), batch)
     first = SolverOptions(init=options.init, tol=SETTINGS.first_tol, max_iter=300)
     found = joint_fit(SETTINGS.first_starts, part, first, np.random.default_rng(seed))
     mass = _mass(part)
@@ -172,23 +171,23 @@ def _passes(
     """The state after each of the batches to come."""
     size, number = options.batch or SETTINGS.batch, 0
     for sweep in range(options.max_iter):
-        order = _order(spec, state.seed, sweep)
+        order = shuffled(spec, state.seed, sweep)
         if sweep == 0 and options.has_named_start:
-            _, used = _join(order, 0, SETTINGS.first)
+            _, used = join(order, 0, SETTINGS.first)
             order = order[used:] + order[:used]  # those of the first fit come last
         batches, start = [], 0
         while start < len(order):
-            rows, start = _join(order, start, size)
-            batches.append(_Batch.of(spec, rows))
+            rows, start = join(order, start, size)
+            batches.append(Batch.of(spec, rows))
         skipped = max(0, state.done - number)
         number += len(batches)
-        for batch, X in _read_batches(spec, batches[skipped:]):
+        for batch, X in read_batches(spec, batches[skipped:]):
             state = _after_batch(spec, state, batch, X, known=sweep > 0)
             yield state
 
 
 def _after_batch(
-    spec: Specification, state: OnlineState, batch: _Batch, X: Array, *, known: bool
+    spec: Specification, state: OnlineState, batch: Batch, X: Array, *, known: bool
 ) -> OnlineState:
     """Minimise the objective of one batch; ``known`` says whether it has coefficients already."""
     xp, indices = array_namespace(X), batch.indices
@@ -314,47 +313,13 @@ def _parts(spec: Specification) -> Iterator[tuple[slice, FactorisationProblem]]:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Some samples, of which this process may have only a part."""
-
-    rows: list[slice]
-    """Those on this process, in runs."""
-    samples: int
-    """The number of all."""
-    counts: tuple[int, ...]
-    """Their number on every process; empty if there is only one."""
-
-    @classmethod
-    def of(cls, spec: Specification, rows: list[slice]) -> _Batch:
-        """A batch of runs of the samples of all processes."""
-        samples = sum(run.stop - run.start for run in rows)
-        if not spec.shards.shared:
-            return cls(rows, samples, ())
-        starts, stops = (np.asarray([getattr(run, e) for run in rows]) for e in ("start", "stop"))
-        ends = np.cumsum([0, *spec.shards.counts])
-        starts = np.maximum(starts[:, None], ends[None, :-1])  # one column for each process
-        lengths = np.minimum(stops[:, None], ends[None, 1:]) - starts
-        counts = np.sum(np.maximum(lengths, 0), axis=0).tolist()
-        rank = spec.shards.rank
-        first, here = starts[:, rank] - ends[rank], lengths[:, rank]
-        own = [slice(i, i + n) for i, n in zip(first.tolist(), here.tolist(), strict=True) if n > 0]
-        return cls(own, samples, tuple(counts))
-
-    @property
-    def indices(self) -> NDArray[np.intp]:
-        """The samples on this process."""
-        runs = [np.arange(run.start, run.stop) for run in self.rows]
-        return np.concatenate(runs) if runs else np.zeros(0, dtype=np.intp)
-
-
 def _mass(part: Specification) -> float:
     """The mass of a batch, on all processes."""
     total = float(array_namespace(part.X).sum(part.X))
     return part.shards.sums.numbers(total)[0]
 
 
-def _part(spec: Specification, X: Array, batch: _Batch) -> Specification:
+def _part(spec: Specification, X: Array, batch: Batch) -> Specification:
     """The problem of some samples; the entropy of the atoms is divided among all samples."""
     share = batch.samples / spec.shards.total(spec.X.shape[0])
     weights = None
@@ -369,42 +334,6 @@ def _part(spec: Specification, X: Array, batch: _Batch) -> Specification:
         summary=None,
         shards=replace(spec.shards, counts=batch.counts),
     )
-
-
-def _order(spec: Specification, seed: int, sweep: int) -> list[slice]:
-    """All samples in a random order: one by one, or in runs if they are read from a file."""
-    samples = spec.shards.total(spec.X.shape[0])
-    runs = slices_of(samples, SETTINGS.run if isinstance(spec.X, StoredData) else 1)
-    order = np.random.default_rng([seed, sweep]).permutation(len(runs))
-    return [runs[i] for i in order]
-
-
-def _join(order: Sequence[slice], start: int, size: int) -> tuple[list[slice], int]:
-    """The runs from ``start`` on that have ``size`` samples together, and where they end."""
-    count, stop = 0, start
-    while stop < len(order) and (count < size or stop == start):
-        count += order[stop].stop - order[stop].start
-        stop += 1
-    return list(order[start:stop]), stop
-
-
-def _read(spec: Specification, batch: _Batch) -> Array:
-    """The samples of a batch on this process, in memory."""
-    if not isinstance(spec.X, StoredData):
-        return take_samples(spec.X, batch.indices)
-    xp, like = array_namespace(spec.like), spec.like
-    if not batch.rows:
-        return xp.zeros((0, *spec.X.shape[1:]), dtype=like.dtype, device=device_of(like))
-    return xp.concat([spec.X.read(run) for run in batch.rows])
-
-
-def _read_batches(spec: Specification, batches: Sequence[_Batch]) -> Iterator[tuple[_Batch, Array]]:
-    """The samples of each batch; a thread reads the next one from a file meanwhile."""
-    if not isinstance(spec.X, StoredData):
-        for batch in batches:
-            yield batch, _read(spec, batch)
-    else:
-        yield from read_ahead(lambda batch: _read(spec, batch), batches)
 
 
 def _report(spec: Specification, journal: Journal, state: OnlineState) -> bool:

@@ -19,7 +19,7 @@ from wtfarray._arrays.stored import StoredData, masked_chunks_of
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, one_of, positive_integer, positive_number
 from wtfarray._fit.checkpoint import Checkpoint
-from wtfarray._fit.given_factors import given_blocks
+from wtfarray._fit.given_factors import given_blocks, is_named
 from wtfarray._fit.journal import FitState
 from wtfarray._fit.resplit import WORD, digest_of_samples
 from wtfarray._fit.shared_checkpoint import SharedCheckpoint
@@ -74,15 +74,14 @@ class SolverOptions:
     @property
     def has_named_start(self) -> bool:
         """Whether the initialisation is a named method rather than given factors."""
-        return self.init is None or isinstance(self.init, str)
+        return is_named(self.init)
 
 
 def solver_options(spec: Specification, given: FitOptions) -> SolverOptions:
     """Check the options that concern the solver; several processes have to give the same."""
     sums, init = spec.shards.sums, given.get("init")
     blocks: list[Array] = []
-    named = init is None or isinstance(init, str)
-    if not named and (sums.shared or given.get("checkpoint") is not None):
+    if not is_named(init) and (sums.shared or given.get("checkpoint") is not None):
         blocks = given_blocks(spec, init)
     names = ("n_init", "solver", "tol", "max_iter", "batch")
     check_same(
@@ -103,7 +102,7 @@ def _checked_options(spec: Specification, given: FitOptions, blocks: list[Array]
     one_of("solver", solver, ("envelope", "dual", "online"))
     if isinstance(init, str):
         one_of("init", init, ("kl", "random", "nnsvd"))
-    if given.get("fixed") and (init is None or isinstance(init, str)):
+    if given.get("fixed") and is_named(init):
         msg = f"init is {init!r} and some factors are fixed: expected their values in init"
         raise ValueError(msg)
     batch, path = given.get("batch"), given.get("checkpoint")
@@ -190,12 +189,15 @@ def _checkpoint(
     losses = [loss for loss in spec.losses if isinstance(loss, Wasserstein)]
     arrays = [numbers_of(cost) for loss in losses for cost in loss.costs]
     weights = [] if spec.sample_weight is None else [spec.sample_weight]
-    named = init is None or isinstance(init, str)
     shards, (first, *rest) = spec.shards, spec.shapes
     shapes = ((shards.total(first[0]), *first[1:]), *rest)  # of all processes
     arguments = (
         *(spec.kind, spec.model, shapes, spec.rho, spec.constraints, spec.free),
-        *(tuple(map(loss_identity, spec.losses)), init if named else "given", seed_identity(rng)),
+        *(
+            tuple(map(loss_identity, spec.losses)),
+            init if is_named(init) else "given",
+            seed_identity(rng),
+        ),
         *spec.details,
     )
     if shards.shared:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.specification import Specification
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 
 PROXIMAL_WEIGHT = 0.03
 """

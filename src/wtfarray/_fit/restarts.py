@@ -26,7 +26,7 @@ from wtfarray._fit.progress_bar import ProgressBar
 from wtfarray._fit.specification import Specification
 from wtfarray._fit.starts import Start
 from wtfarray._solvers.envelope import Progress
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 LAST_MILESTONE = 5

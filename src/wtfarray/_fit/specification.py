@@ -50,7 +50,7 @@ from wtfarray._losses.streamed import StreamedLosses
 from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, check_constraint
 from wtfarray._models.models import CPModel, Model, TuckerModel
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.streamed import StreamedProblem, streamed_scales
 
 _COLUMNS: Constraint = "columns"

@@ -16,7 +16,7 @@ from wtfarray._arrays.stored import masked_chunks_of
 from wtfarray._arrays.sums import ALONE, Sums, asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels
-from wtfarray._fit.given_factors import given_blocks
+from wtfarray._fit.given_factors import given_blocks, is_named
 from wtfarray._fit.specification import Specification
 from wtfarray._fit.svd_start import svd_factors
 from wtfarray._losses.wasserstein import Wasserstein
@@ -64,7 +64,7 @@ def _coarsest(spec: Specification) -> float:
 def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -> Start:
     """Initial blocks on the grid of the data, by a named method or as given."""
     X, shards = spec.X, spec.shards
-    if not (init is None or isinstance(init, str)):
+    if not is_named(init):
         blocks = [
             feasible(b, c, shards.block_sums(k)) if k in spec.free else b
             for k, (b, c) in enumerate(zip(given_blocks(spec, init), spec.constraints, strict=True))

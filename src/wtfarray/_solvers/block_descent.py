@@ -18,7 +18,7 @@ from wtfarray._optimize import OptimizeResult, OptimizeState
 from wtfarray._optimize.accelerated import shared_gradient_descent
 from wtfarray._optimize.lbfgs import shared_lbfgs
 from wtfarray._solvers.block_dual import block_dual
-from wtfarray._solvers.objective import FactorisationProblem
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 SOLVED_SHARE = 1e-3

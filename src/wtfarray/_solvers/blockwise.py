@@ -18,7 +18,8 @@ from wtfarray._dispatch import most_work, tries_to_escape
 from wtfarray._losses.protocol import BoundLoss
 from wtfarray._solvers import escape, joint
 from wtfarray._solvers.block_descent import WORK_PER_EVALUATION, Descent, Sweep, descend
-from wtfarray._solvers.objective import FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 ROUGH_SHARE = 1e-2
@@ -68,10 +69,11 @@ def solve_blockwise(
         if not found.reason.is_optimal:
             break
         term.start_from(found.potential)
-        lower = _lower_point(problem, found, problem.work - begin, tol=tol, attempt=attempt)
+        blockwise = WORK_PER_EVALUATION * found.evaluations
+        spent = problem.work - begin + blockwise
+        lower = _lower_point(problem, found, spent, tol=tol, attempt=attempt)
         if lower is None:
-            spent = problem.work - begin + WORK_PER_EVALUATION * found.evaluations
-            if spent >= most_work(problem.entries):
+            if problem.work - begin + blockwise >= most_work(problem.entries):
                 # The restart ended early: there may be a lower point.
                 found = replace(found, reason=StopReason.WORK)
             break
@@ -96,7 +98,6 @@ def _lower_point(
     problem: FactorisationProblem, found: Descent, spent: float, *, tol: float, attempt: int
 ) -> Sweep | None:
     """A point whose objective is lower, found by steps in all blocks at once; None if none is."""
-    spent += WORK_PER_EVALUATION * found.evaluations
     objective = JointObjective(problem, found.blocks, spent=spent)
     states = objective.states()
     lower = escape.escaped(

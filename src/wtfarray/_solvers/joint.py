@@ -22,7 +22,8 @@ from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._solvers import escape
 from wtfarray._solvers.envelope import Minimised, Progress, minimise
 from wtfarray._solvers.gathered import alternate_on_first
-from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.prox_linear import alternate, prox_linear_term
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.inner_solver import has_distant_bins

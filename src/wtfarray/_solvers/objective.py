@@ -1,4 +1,4 @@
-"""The objective of a factorisation: a model, its losses, entropies and constraints."""
+"""The objective of a factorisation as a function of one vector, with its gradient."""
 
 from __future__ import annotations
 
@@ -10,196 +10,19 @@ import numpy as np
 
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
-from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.shards import WHOLE, News, Shards
+from wtfarray._arrays.shards import News
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
-from wtfarray._losses.empty_models import has_empty_sample
-from wtfarray._losses.least import least_loss
-from wtfarray._losses.term import Term, TermValue
 from wtfarray._models.entropy import Constraint, constrained_axes
-from wtfarray._models.models import Model
 from wtfarray._optimize.objective import Point
+from wtfarray._solvers.problem import FactorisationProblem, LossValue, entropy_and_gradient
 from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
 
-CERTIFICATE_ITERATIONS = 500
-"""Largest number of iterations of the inner problems for a certificate."""
-ROUGH_ITERATIONS = 200
-"""Iterations after which the objective is known well enough to set a tolerance on the gap."""
 STUCK_SHARE = 1e-3
 """Entries below this fraction of the mean of their group may be stuck near 0."""
 RAISED_SHARE = 1e-2
 """Such entries are raised to at most this fraction of the mean."""
-
-
-@dataclass(frozen=True, eq=False)
-class LossValue:
-    """The losses at some blocks, summed."""
-
-    value: float
-    """A lower bound."""
-    error: float
-    """Estimated error of the lower bound."""
-    gap: float
-    converged: bool
-    """Whether the inner problems converged to the requested tolerance."""
-    adjoints: list[Array]
-    """The gradient in each block."""
-
-
-@dataclass(frozen=True, eq=False)
-class FactorisationProblem:
-    """
-    ``min sum of losses(X, model(blocks)) + sum_k rho_k H(A_k|B_k)`` over the free blocks.
-
-    The blocks are the factors in the order of the modes, then the core or the weights. Where
-    entries are missing, the model is multiplied by the mask, a linear map like the model itself: a
-    loss sees zeros there in X and Y, and its gradient there counts for nothing.
-    """
-
-    model: Model
-    terms: list[Term]
-    rho: tuple[float | Array, ...]
-    """For each block a number, or an array that broadcasts against the block."""
-    constraints: tuple[Constraint, ...]
-    free: tuple[int, ...]
-    shape: tuple[int, ...]
-    """The shape of the data."""
-    references: tuple[Array | None, ...] | None = None
-    """The positive B_k of each block; None for ones, which make H(A|B) the entropy E(A)."""
-    mask: Array | None = None
-    """Bool, in the shape of the data: True where they were observed; None if everywhere."""
-    shards: Shards = WHOLE
-    """Which samples, the rows of the first factor, other processes hold."""
-    units: tuple[float, ...] = ()
-    """For each term the unit s of its data, as `unit_of` returns it; empty for ones."""
-
-    @property
-    def entries(self) -> int:
-        """The number of entries of the data, on all processes."""
-        return self.shards.total(self.shape[0]) * math.prod(self.shape[1:])
-
-    def tensor(self, blocks: Sequence[Array]) -> Array:
-        """The model tensor, in the shape of the data; 0 where entries are missing."""
-        return _tensor(list(blocks), self.mask, self.model, shape=self.shape)
-
-    def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
-        """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
-        return _adjoints(dual, list(blocks), self.mask, self.model)
-
-    def entropy(self, blocks: Sequence[Array], k: int) -> tuple[Array, Array]:
-        """``rho_k H(A_k|B_k) = <A_k, rho_k (log(A_k/B_k) - 1)>`` and its gradient in A_k."""
-        reference = None if self.references is None else self.references[k]
-        return _entropy(blocks[k], self.rho[k], reference)
-
-    def block_entropy(self, blocks: Sequence[Array], k: int) -> float:
-        """``rho_k H(A_k|B_k)``, with the rows that other processes hold."""
-        return self.shards.block_sums(k).numbers(float(self.entropy(blocks, k)[0]))[0]
-
-    @property
-    def scale(self) -> float:
-        """A negligible error of the objective: eps times the mass."""
-        return sum(term.scale for term in self.terms)
-
-    @property
-    def offset(self) -> float:
-        """What the unit of the data adds to the objective: ``eps log(s) <X, 1>``, a constant."""
-        return sum(t.scale * math.log(s) for t, s in zip(self.terms, self.units, strict=False))
-
-    def least(self) -> float:
-        """The smallest loss that any model could have."""
-        return self.shards.sums.numbers(sum(map(least_loss, self.terms)))[0]
-
-    def magnitude(self, value: float) -> float:
-        """The size of an objective, with which its errors and decreases are compared."""
-        return max(abs(value - self.offset), self.scale)
-
-    @property
-    def evaluations(self) -> int:
-        """Number of evaluations of the inner problems."""
-        return sum(term.evaluations for term in self.terms)
-
-    @property
-    def work(self) -> float:
-        """Time spent in the inner problems, in Sinkhorn iterations of a few small samples."""
-        return sum(term.work for term in self.terms)
-
-    def set_level(self, level: float) -> None:
-        """Set the smoothing to ``level`` times eps."""
-        for term in self.terms:
-            term.set_level(level)
-
-    def drop_history(self) -> None:
-        """Drop everything but the states of the inner problems."""
-        for term in self.terms:
-            term.drop_history()
-
-    def states(self) -> list[Array]:
-        """The states of the inner problems."""
-        return [term.state for term in self.terms]
-
-    def restore(self, states: Sequence[Array]) -> None:
-        """Restore the states of the inner problems."""
-        for term, state in zip(self.terms, states, strict=True):
-            term.state = state
-
-    def evaluate(
-        self, blocks: Sequence[Array], tolerance: float, max_iter: int
-    ) -> LossValue | None:
-        """
-        The losses, with an estimated error below ``tolerance`` if possible, and their adjoints.
-
-        None where products would overflow, after a step much too long. With several processes
-        also where the model of a sample is empty on one of them, and its loss infinite.
-        """
-        xp = array_namespace(*blocks)
-        with np.errstate(over="ignore", invalid="ignore"):
-            model = self.tensor(blocks)
-        largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
-        outside = not largest <= math.sqrt(float(xp.finfo(model.dtype).max))
-        if self.shards.shared:
-            outside = self.shards.sums.any(outside or self._has_empty_sample(model))
-        if outside:
-            return None
-        share = tolerance / len(self.terms)
-        values = [term.evaluate(model, share, max_iter) for term in self.terms]
-        dual = values[0].gradient
-        for other in values[1:]:
-            dual = dual + other.gradient
-        with np.errstate(over="ignore", invalid="ignore"):
-            adjoints = self.adjoints(dual, blocks)
-        return LossValue(
-            sum(v.value for v in values),
-            sum(v.error for v in values),
-            sum(v.gap for v in values),
-            all(v.converged for v in values),
-            adjoints,
-        )
-
-    def _has_empty_sample(self, model: Array) -> bool:
-        return any(has_empty_sample(term, model) for term in self.terms)
-
-    def certify(
-        self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS
-    ) -> TermValue:
-        """The objective with a gap of at most the fraction ``share`` of it, if possible."""
-        model = self.tensor(blocks)
-        entropy = sum(self.block_entropy(blocks, k) for k in range(len(blocks)))
-        few = min(ROUGH_ITERATIONS, iterations)
-        total = math.inf
-        if not (self.shards.shared and self.shards.sums.any(self._has_empty_sample(model))):
-            rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
-            (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
-        total += entropy
-        allowed = share * self.magnitude(total) / len(self.terms)
-        exact = [term.certify(model, allowed, iterations) for term in self.terms]
-        gap, value = self.shards.sums.numbers(
-            sum(value.gap for value in exact), sum(value.value for value in exact)
-        )
-        value += entropy
-        converged = gap <= share * self.magnitude(value)
-        return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
 
 @dataclass(frozen=True)
@@ -221,32 +44,6 @@ class VectorLayout:
             parts.append(xp.reshape(x[start : start + size], shape))
             start += size
         return parts
-
-
-def _entropy(block: Array, rho: float | Array, reference: Array | None) -> tuple[Array, Array]:
-    """``rho H(A|B) = <A, rho (log(A/B) - 1)>`` and its gradient in A."""
-    xp = array_namespace(block)
-    least = float(xp.finfo(block.dtype).smallest_normal)
-    logs = xp.log(xp.maximum(block, least))
-    if reference is not None:
-        logs = logs - xp.log(reference)
-    return xp.sum(block * (rho * (logs - 1.0))), rho * logs
-
-
-@compiled(static=("shape",))
-def _tensor(
-    blocks: list[Array], mask: Array | None, model: Model, *, shape: tuple[int, ...]
-) -> Array:
-    """The model tensor, in the shape of the data; 0 where entries are missing."""
-    tensor = model.tensor(blocks)
-    return observed(array_namespace(tensor).reshape(tensor, shape), mask)
-
-
-@compiled()
-def _adjoints(dual: Array, blocks: list[Array], mask: Array | None, model: Model) -> list[Array]:
-    """The adjoints of all blocks, applied to a dual variable in the shape of the data."""
-    dual, shape = observed(dual, mask), model.shape(blocks)
-    return model.adjoints(array_namespace(dual).reshape(dual, shape), blocks)
 
 
 @compiled(static=("layout",))
@@ -277,7 +74,7 @@ def _gradient(
     parts, entropies = [], []
     for k, p, constraint in zip(layout.free, layout.split(x), layout.constraints, strict=True):
         reference = None if references is None else references[k]
-        entropy, entropy_gradient = _entropy(blocks[k], rho[k], reference)
+        entropy, entropy_gradient = entropy_and_gradient(blocks[k], rho[k], reference)
         # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
         gradient = adjoints[k] + entropy_gradient
         pulled = pull_back(p, blocks[k], gradient, constraint)

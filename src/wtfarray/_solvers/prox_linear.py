@@ -27,7 +27,8 @@ from wtfarray._optimize import OptimizeResult, OptimizeState, lbfgs
 from wtfarray._solvers import envelope
 from wtfarray._solvers.block_descent import in_domain, stacked_block
 from wtfarray._solvers.envelope import evaluate_until_solved, minimise, smallest_drop
-from wtfarray._solvers.objective import Evaluation, FactorisationProblem, JointObjective
+from wtfarray._solvers.objective import Evaluation, JointObjective
+from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.potential import dual_of_potential, shrinkage
 from wtfarray._transport.problem import TransportProblem

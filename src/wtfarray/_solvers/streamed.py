@@ -19,7 +19,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._losses.streamed import StreamedLosses
 from wtfarray._losses.term import TermValue
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._solvers.objective import (
+from wtfarray._solvers.problem import (
     CERTIFICATE_ITERATIONS,
     ROUGH_ITERATIONS,
     FactorisationProblem,

@@ -19,16 +19,12 @@ from wtfarray._transport import sinkhorn
 from wtfarray._transport.anderson import Secants, without
 from wtfarray._transport.banded import BandedCost, BandedKernel
 from wtfarray._transport.control_flow import ControlFlow, Result, State
+from wtfarray._transport.double_products import DoubleProductsProblem
 from wtfarray._transport.geometry import AxisKernel, DenseKernel
 from wtfarray._transport.iterate import Iterate, Until
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.logarithms import smallest_sum, to_logs
-from wtfarray._transport.problem import (
-    DoubleProductsProblem,
-    Marginal,
-    PlainRange,
-    TransportProblem,
-)
+from wtfarray._transport.problem import Marginal, PlainRange, TransportProblem
 from wtfarray._transport.sinkhorn import SinkhornState, Totals
 from wtfarray._transport.target import Target
 

@@ -11,23 +11,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from array_api_compat import device as device_of
 
-from wtfarray._arrays.compilation import argument, compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
-from wtfarray._transport.iterate import Iterate, Until, search_radius, translation_of_logs
+from wtfarray._transport.iterate import Iterate, Until, search_radius
 from wtfarray._transport.kernels import dense
-from wtfarray._transport.logarithms import logsumexp
-from wtfarray._transport.potential import SATURATION, dual_product
+from wtfarray._transport.newton_point import (
+    NewtonConstants,
+    NewtonPoint,
+    log_ratio_at,
+    newton_point,
+)
 from wtfarray._transport.problem import Marginal, TransportProblem
 
 
@@ -37,8 +38,6 @@ class NewtonSettings:
 
     trials: int = 12
     """Of the line search; the last trial is a Sinkhorn step, which always raises the value."""
-    light_share: float = 1e-6
-    """Bins with less than this share of the mass take Sinkhorn steps, in logarithms."""
     far_step: float = 30.0
     """In units of eps; for longer steps the quadratic model is poor, and eps is increased."""
     continue_every: int = 20
@@ -56,55 +55,6 @@ class NewtonSettings:
 
 
 SETTINGS = NewtonSettings()
-
-
-@argument()
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """A dual point of every sample and its Newton step; stacks are (N, m), values (N,)."""
-
-    g: Array
-    logs: Array
-    """``log K f``."""
-    q: Array
-    gradient: Array
-    """``Y exp(-g/lam) - q``, the gradient of the value."""
-    value: Array
-    size: Array
-    """L1 norm of the gradient."""
-    step: Array
-    light: Array
-    """Bins with too little mass for Newton's method, bool."""
-    length: Array
-    """Maximum norm of the step."""
-    decrement: Array
-    """Twice the gain of the step in the quadratic model, the squared Newton decrement."""
-
-    def where(self, samples: Array, other: _Point) -> _Point:
-        """Replace this point by the ``other`` one in the given samples, (N,) bool."""
-        xp = array_namespace(samples)
-        stacked = samples[:, None]
-        pairs = ((getattr(other, f.name), getattr(self, f.name)) for f in fields(self))
-        return _Point(
-            *(xp.where(samples if new.ndim == 1 else stacked, new, old) for new, old in pairs)
-        )
-
-
-class _Fixed(NamedTuple):
-    """What does not change from one point to the next; stacks are (N, m)."""
-
-    data: Array
-    root_data: Array
-    """The root of X."""
-    reachable: Array
-    exponents: Array
-    """``-C / eps``, (m, m)."""
-    identity: Array
-    """(1, m, m)."""
-    off_diagonal: Array
-    """``1 / eps``, 0 on the diagonal, (1, m, m)."""
-    radius: float
-    """Bound on the distance to the solution."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +76,7 @@ class _Progress:
         return self.idle >= SETTINGS.idle_steps
 
     @classmethod
-    def begin(cls, point: _Point) -> _Progress:
+    def begin(cls, point: NewtonPoint) -> _Progress:
         """No progress yet."""
         huge = point.size + math.inf
         return cls(point.value, huge, huge, 0.0 * point.size)
@@ -192,7 +142,7 @@ class Newton:
         self._batch = newton_batch(self._bins)
         data = self._flat(problem.data)
         identity = xp.eye(self._bins, dtype=g.dtype, device=device_of(g))[None, :, :]
-        self._fixed = _Fixed(
+        self._constants = NewtonConstants(
             data,
             xp.sqrt(data),
             self._flat(xp.broadcast_to(problem.reachable, shape)),
@@ -223,7 +173,7 @@ class Newton:
         shape = tuple(Y.shape)
         settled = self._is_settled_at(Y)
         Y = self._flat(Y)
-        live = (Y > 0) & self._fixed.reachable
+        live = (Y > 0) & self._constants.reachable
         log_Y = xp.log(xp.where(live, Y, 1.0))
         start = self.g
         point = self._point(self._flat(start), Y, live)
@@ -236,7 +186,9 @@ class Newton:
             if not settled:
                 start = xp.reshape(point.g, shape)
             self.g = start
-            log_ratio = _log_ratio(point, log_Y, live, self.problem, self._fixed, batch=self._batch)
+            log_ratio = log_ratio_at(
+                point, log_Y, live, self.problem, self._constants, batch=self._batch
+            )
             iterate = self._iterate(point, log_ratio, shape)
             if settled:
                 break
@@ -263,7 +215,7 @@ class Newton:
         self._pause = max(0, self._pause - 1)
         return self._pause == 0
 
-    def _iterate(self, point: _Point, log_ratio: Array, shape: tuple[int, ...]) -> Iterate:
+    def _iterate(self, point: NewtonPoint, log_ratio: Array, shape: tuple[int, ...]) -> Iterate:
         xp = array_namespace(point.g)
         # Near the solution the quadratic model estimates the error; elsewhere concavity bounds it.
         near = point.length <= self.problem.kernel.eps
@@ -295,8 +247,8 @@ class Newton:
         )
 
     def _advanced(
-        self, point: _Point, progress: _Progress, log_ratio: Array, Y: Array, live: Array
-    ) -> tuple[_Point, _Progress]:
+        self, point: NewtonPoint, progress: _Progress, log_ratio: Array, Y: Array, live: Array
+    ) -> tuple[NewtonPoint, _Progress]:
         """The point after one step of every sample that is not settled, with a line search."""
         xp = array_namespace(Y)
         eps = self.problem.kernel.eps
@@ -332,15 +284,15 @@ class Newton:
         off = xp.max(xp.abs(log_ratio), axis=1)
         return best, progress.after(best.value, noise, point.size, off)
 
-    def _noise(self, point: _Point) -> Array:
+    def _noise(self, point: NewtonPoint) -> Array:
         """The rounding error of a difference of two values, (N,)."""
         xp = array_namespace(point.value)
         magnitude = xp.abs(point.value) + self.problem.kernel.eps * self.problem.mass
         return 4.0 * float(xp.finfo(point.value.dtype).eps) * magnitude
 
     def _continued(
-        self, point: _Point, progress: _Progress, Y: Array, live: Array, shape: tuple[int, ...]
-    ) -> tuple[_Point, _Progress, bool]:
+        self, point: NewtonPoint, progress: _Progress, Y: Array, live: Array, shape: tuple[int, ...]
+    ) -> tuple[NewtonPoint, _Progress, bool]:
         """Continuation from a larger eps in the far samples; also returns whether it helped."""
         xp = array_namespace(Y)
         far = point.length > SETTINGS.far_step * self.problem.kernel.eps
@@ -383,121 +335,7 @@ class Newton:
         )
         return [Newton(level, self.g, continues=False, sums=self.sums) for level in coarser]
 
-    def _point(self, g: Array, Y: Array, live: Array) -> _Point:
+    def _point(self, g: Array, Y: Array, live: Array) -> NewtonPoint:
         """Evaluate value, gradient and Newton step at g plus the optimal constant."""
         self.evaluations += 1
-        return _point_at(g, Y, live, self.problem, self._fixed, batch=self._batch)
-
-
-@compiled(static=("batch",))
-def _point_at(
-    g: Array, Y: Array, live: Array, problem: TransportProblem, fixed: _Fixed, *, batch: int
-) -> _Point:
-    """Value, gradient and Newton step at g plus the optimal constant, ``batch`` samples at once."""
-    xp = array_namespace(g)
-    lam = problem.lam
-    scaled_Y = xp.where(live, Y, 0.0)
-    if not problem.conserves_mass:
-        shift, scaled_Y = translation_of_logs(problem, g, Y, live)
-        g = xp.where(fixed.reachable, g + shift[:, None], SATURATION * lam)
-    stacks = (g, scaled_Y, live, fixed.data, fixed.root_data)
-    slices = slices_of(g.shape[0], batch)
-    if len(slices) == 1:
-        parts = _plan(problem, fixed, *stacks)
-    else:
-        lists = [_plan(problem, fixed, *(stack[some, :] for stack in stacks)) for some in slices]
-        parts = tuple(xp.concat(list(arrays)) for arrays in zip(*lists, strict=True))
-    log_Kf, q, gradient, step, light = parts
-    conjugate = problem.value_of_logs(xp.reshape(log_Kf, tuple(problem.data.shape)))
-    value = dual_product(g, Y, lam, problem.kernel.flow) - conjugate
-    size = xp.sum(xp.abs(gradient), axis=1)
-    length = xp.max(xp.abs(step), axis=1)
-    decrement = xp.abs(xp.sum(gradient * step, axis=1))
-    return _Point(g, log_Kf, q, gradient, value, size, step, light, length, decrement)
-
-
-def _plan(
-    problem: TransportProblem,
-    fixed: _Fixed,
-    g: Array,
-    scaled_Y: Array,
-    live: Array,
-    data: Array,
-    root: Array,
-) -> tuple[Array, ...]:
-    """``log K f``, the marginal q, the gradient, the Newton step and the light bins."""
-    xp = array_namespace(g)
-    h = xp.where(live, g * (1.0 / problem.kernel.eps), -math.inf)
-    logs = h[:, None, :] + fixed.exponents[None, :, :]
-    top = xp.max(logs, axis=2, keepdims=True)
-    top = xp.where(top > -math.inf, top, 0.0)
-    plan = xp.exp(logs - top)
-    total = xp.sum(plan, axis=2, keepdims=True)
-    positive = total > 0
-    total = xp.where(positive, total, 1.0)
-    log_Kf = xp.where(positive, xp.log(total) + top, -math.inf)[:, :, 0]
-    plan = plan * (root[:, :, None] / total)
-    q = xp.matmul(plan.mT, root[:, :, None])[:, :, 0]
-    gradient = xp.where(live, scaled_Y - q, 0.0)
-    mass = xp.sum(data, axis=1, keepdims=True)
-    light = xp.maximum(scaled_Y, q) <= SETTINGS.light_share * mass
-    return (
-        log_Kf,
-        q,
-        gradient,
-        _step(problem, fixed, plan, scaled_Y, gradient, live & ~light),
-        light,
-    )
-
-
-def _step(
-    problem: TransportProblem,
-    fixed: _Fixed,
-    plan: Array,
-    scaled_Y: Array,
-    gradient: Array,
-    heavy: Array,
-) -> Array:
-    """The Newton step of the heavy bins; ``plan`` is the plan divided by the root of X."""
-    xp = array_namespace(plan)
-    info = xp.finfo(plan.dtype)
-    # Rows of the Hessian of the conjugate sum to 0: the diagonal without cancellation.
-    off_diagonal = xp.matmul(plan.mT, plan) * fixed.off_diagonal
-    diagonal = xp.sum(off_diagonal, axis=2) + xp.abs(gradient) * (1.0 / fixed.radius)
-    if not problem.conserves_mass:
-        diagonal = diagonal + scaled_Y * (1.0 / problem.lam)
-    usable = heavy & (diagonal > float(info.smallest_normal) / float(info.eps))
-    root = xp.where(usable, xp.sqrt(xp.where(usable, diagonal, 1.0)), 0.0)
-    scale = xp.where(usable, 1.0 / xp.where(usable, root, 1.0), 0.0)
-    matrix = fixed.identity * (1.0 + 10.0 * float(info.eps))
-    matrix = matrix - off_diagonal * scale[:, :, None] * scale[:, None, :]
-    if problem.conserves_mass:
-        # The value is invariant to constants: make the step orthogonal to them.
-        norm = xp.sqrt(xp.sum(root * root, axis=1, keepdims=True))
-        constant = root / xp.where(norm > 0, norm, 1.0)
-        matrix = matrix + constant[:, :, None] * constant[:, None, :]
-    solution = xp.linalg.solve(matrix, (gradient * scale)[:, :, None])
-    return solution[:, :, 0] * scale
-
-
-@compiled(array=1, static=("batch",))
-def _log_ratio(
-    point: _Point,
-    log_Y: Array,
-    live: Array,
-    problem: TransportProblem,
-    fixed: _Fixed,
-    *,
-    batch: int,
-) -> Array:
-    """``log(Y exp(-g/lam) / q)``, 0 where not live, also if q underflows."""
-    xp = array_namespace(log_Y)
-    shape = tuple(problem.data.shape)
-    log_a = xp.reshape(problem.log_scaling(xp.reshape(point.logs, shape)), tuple(log_Y.shape))
-    parts = [
-        logsumexp(log_a[some, :, None] + fixed.exponents[None, :, :], 1, xp)
-        for some in slices_of(log_a.shape[0], batch)
-    ]
-    back = parts[0] if len(parts) == 1 else xp.concat(parts)
-    log_mass = back + point.g * (1.0 / problem.damping)  # 1/eps + 1/lam
-    return xp.where(live, log_Y - log_mass, 0.0)
+        return newton_point(g, Y, live, self.problem, self._constants, batch=self._batch)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.compilation import compiled
@@ -19,7 +18,6 @@ from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_
 from wtfarray._arrays.typing import Array, Namespace
 from wtfarray._dispatch import certificate_batch
 from wtfarray._models.entropy import largest_exponent, xlogx
-from wtfarray._transport.banded import map_cost
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel
 from wtfarray._transport.logarithms import smallest_sum
@@ -475,48 +473,3 @@ class TransportProblem:
             log_a = self.log_scaling(self.kernel.log_apply(h))
         plan = Plan(self.kernel, log_a, h, self.data, marginal)
         return rounded_gap(plan, model) if self.kernel.all_finite else corrected_gap(plan, g, model)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DoubleProductsProblem(TransportProblem):
-    """
-    A problem in float32 whose kernel products are computed in float64.
-
-    float32 holds numbers down to 1e-38, and at small eps every sample has smaller ones in f or K f.
-    In the range of float64 plain products rarely underflow, and are several times as fast as the
-    log domain.
-    """
-
-    double: TransportProblem | None = None
-    """The same problem in float64."""
-
-    def marginal(
-        self, g: Array, *, safe: bool, masked: bool = True
-    ) -> tuple[Marginal, Array, Array]:
-        """As `TransportProblem.marginal`; a denominator stays in float64."""
-        if safe or self.double is None:
-            return super().marginal(g, safe=safe, masked=masked)
-        xp = array_namespace(g)
-        wide = xp.astype(g, self.double.data.dtype)
-        found, logs, offset = self.double.marginal(wide, safe=False, masked=masked)
-        q, top, logs, offset = (xp.astype(a, g.dtype) for a in (found.q, found.top, logs, offset))
-        return Marginal(q, found.lost, found.denominator, top), logs, offset
-
-
-def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | None:
-    """The problem with products in float64; None if it is in float64, or has no such type."""
-    xp = array_namespace(problem.data)
-    device = device_of(problem.data)
-    types = xp.__array_namespace_info__().dtypes(kind="real floating", device=device)
-    if problem.data.dtype != xp.float32 or "float64" not in types:
-        return None
-    costs = tuple(
-        map_cost(lambda c: xp.astype(c, xp.float64), cost) for cost in problem.kernel.costs
-    )
-    kernel = GibbsKernel.of(costs, problem.kernel.eps)
-    data = xp.astype(problem.data, xp.float64)
-    double = TransportProblem.of(
-        data, kernel, problem.lam, problem.order, problem.missing, problem.source_lam
-    )
-    known = {field.name: getattr(problem, field.name) for field in fields(TransportProblem)}
-    return DoubleProductsProblem(**known, double=double)

@@ -34,6 +34,7 @@ from wtfarray._transport.anderson import (
     reweighted,
     without,
 )
+from wtfarray._transport.double_products import with_double_products
 from wtfarray._transport.iterate import (
     Iterate,
     Until,
@@ -42,7 +43,7 @@ from wtfarray._transport.iterate import (
     translation,
 )
 from wtfarray._transport.potential import SATURATION
-from wtfarray._transport.problem import TransportProblem, with_double_products
+from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.stragglers import Stragglers
 from wtfarray._transport.target import Target, masked_target, needs_mask, plain_target
 
