@@ -69,6 +69,10 @@ class Thresholds:
 
     sparse_share: float = 0.05
     """With a smaller share of positive entries, the inner problem is solved on the support of X."""
+    support_share: float = 0.7
+    """Products follow the tree of the support if they take at most this share of the work,"""
+    support_rows: float = 1.0
+    """and the rows of the kernels that they store at most this many arrays of the size of X."""
     sparse_sample_points: int = 32
     """Largest support of a sparse sample: each step solves a dense system of that size."""
 
@@ -203,6 +207,17 @@ def straggler_batch(count: int, bins: int, *, compiles: bool) -> int:
 def solves_on_support(samples: int, positive_share: float) -> bool:
     """Whether the data are one sample with few positive entries."""
     return samples == 1 and positive_share < THRESHOLDS.sparse_share
+
+
+def follows_support(work: int, rows: int, whole_work: int, entries: int) -> bool:
+    """
+    Whether kernel products between all bins and a support leave out what is zero.
+
+    ``work`` is the number of multiplications then, ``whole_work`` that of the whole product;
+    ``rows`` is the number of entries of kernel matrices that are stored, ``entries`` that of X.
+    """
+    fast = work <= THRESHOLDS.support_share * whole_work
+    return fast and rows <= THRESHOLDS.support_rows * entries
 
 
 def solves_on_sample_supports(

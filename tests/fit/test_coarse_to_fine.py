@@ -18,7 +18,6 @@ from wtfarray._fit.coarse_to_fine import (
     refine_potential,
 )
 from wtfarray._fit.specification import specify
-from wtfarray._solvers.sphere import to_sphere
 
 RANK = 2
 
@@ -42,8 +41,11 @@ def problems(array, constraints):
     return setup, coarse
 
 
-@pytest.mark.parametrize("middle", [None, "rows", "columns"])
-def test_curvature_pairs_are_refined_like_the_factors(array, middle):
+MIDDLE = [None, "rows", "columns", "all"]
+
+
+@pytest.mark.parametrize("middle", MIDDLE[:3])
+def test_curvature_pairs_are_refined_like_split_factors(array, middle):
     setup, coarse = problems(array, ("rows", middle, "columns"))
     rng = np.random.default_rng(1)
     blocks = [rng.random(shape) for shape in coarse.shapes]
@@ -51,8 +53,9 @@ def test_curvature_pairs_are_refined_like_the_factors(array, middle):
     rows = np.stack([step, rng.normal(size=step.shape)])
     diagonal = np.abs(rows[0] / rows[1])
     known = refine_pairs(setup, coarse, {"rows": rows, "diagonal": diagonal})
-    fine = refine(setup, [array(block) for block in blocks])
-    expected = np.concatenate([to_numpy(to_sphere(block)).ravel() for block in fine])
+    shares = [1.0, 1.0 if middle == "rows" else 0.5, 0.5]
+    fine = [b if k == 0 else np.repeat(b, 2, 0) * shares[k] for k, b in enumerate(blocks)]
+    expected = np.concatenate([np.sqrt(block).ravel() for block in fine])
     np.testing.assert_allclose(known["rows"][0], expected)
     # The objective along a step has the same slope on both grids.
     assert known["rows"][0] @ known["rows"][1] == pytest.approx(rows[0] @ rows[1])
@@ -60,18 +63,52 @@ def test_curvature_pairs_are_refined_like_the_factors(array, middle):
     np.testing.assert_allclose(known["diagonal"], np.abs(known["rows"][0] / known["rows"][1]))
 
 
-def test_refined_factors_pool_to_the_coarse_tensor(array):
-    setup, coarse = problems(array, ("rows", "columns", "columns"))
+@pytest.mark.parametrize("middle", MIDDLE)
+def test_refined_factors_keep_their_sums(array, middle):
+    setup, coarse = problems(array, ("rows", middle, "columns"))
     rng = np.random.default_rng(2)
-    blocks = [array(rng.random(shape)) for shape in coarse.shapes]
-    fine = to_numpy(wtf.cp_to_tensor(refine(setup, blocks)))
-    pooled = fine.reshape(4, 32, 2, 32, 2).sum((2, 4))
-    np.testing.assert_allclose(pooled, to_numpy(wtf.cp_to_tensor(blocks)))
+    blocks = [rng.random(shape) for shape in coarse.shapes]
+    blocks[1] /= {"rows": blocks[1].sum(1, keepdims=True), "all": blocks[1].sum()}.get(middle, 1.0)
+    blocks[2] /= blocks[2].sum(0)
+    blocks[2][:, 0] = 0.0
+    first, second, third = map(to_numpy, refine(setup, [array(block) for block in blocks]))
+    np.testing.assert_array_equal(first, blocks[0])
+    np.testing.assert_allclose(third.sum(0), blocks[2].sum(0), atol=1e-15)
+    if middle == "rows":
+        np.testing.assert_allclose(second.sum(1), 1.0)
+    else:
+        np.testing.assert_allclose(second.sum(0), blocks[1].sum(0))
 
 
-def test_refined_potential_repeats_the_coarse_values(array):
+def test_refined_factors_interpolate_smooth_ones(array):
+    """The roots of a Gaussian are smooth: halves of bins are close to the Gaussian itself."""
+    setup, coarse = problems(array, ("rows", "columns", "columns"))
+
+    def gaussian(bins):
+        x = (np.arange(bins) + 0.5) / bins
+        values = np.exp(-(((x - 0.4) / 0.15) ** 2))[:, None] + np.zeros(coarse.shapes[1][1])
+        return values / values.sum(0)
+
+    blocks = [np.ones(coarse.shapes[0]), gaussian(32), gaussian(32)]
+    _, fine, _ = map(to_numpy, refine(setup, [array(block) for block in blocks]))
+    split = np.repeat(blocks[1], 2, axis=0) / 2
+    error, of_split = (np.abs(a - gaussian(64)).sum() for a in (fine, split))
+    assert error < 0.1 * of_split
+
+
+def test_refined_potential_interpolates_linearly(array):
+    x, y = np.arange(32.0)[:, None], np.arange(32.0)
+    g = np.stack([x + 2.0 * y, 3.0 - y + 0.0 * x])
+    fine = to_numpy(refine_potential(array(g), (2, 64, 64)))
+    x, y = (np.arange(64.0)[:, None] - 0.5) / 2, (np.arange(64.0) - 0.5) / 2
+    expected = np.stack([x + 2.0 * y, 3.0 - y + 0.0 * x])
+    np.testing.assert_allclose(fine[:, 1:-1, 1:-1], expected[:, 1:-1, 1:-1], atol=1e-14)
+    np.testing.assert_array_equal(fine[:, 0, 0], g[:, 0, 0])  # constant beyond the last centre
+
+
+def test_refined_potential_of_masked_data_repeats_the_coarse_values(array):
     g = np.random.default_rng(3).normal(size=(4, 32, 32))
-    fine = to_numpy(refine_potential(array(g), (4, 64, 64)))
+    fine = to_numpy(refine_potential(array(g), (4, 64, 64), smooth=False))
     np.testing.assert_array_equal(fine[:, ::2, ::2], g)
     np.testing.assert_array_equal(fine[:, 1::2, 1::2], g)
 

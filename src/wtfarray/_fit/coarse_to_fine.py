@@ -144,11 +144,13 @@ def _divided(
 
 def _transfer_potentials(coarse: FactorisationProblem, fine: FactorisationProblem) -> None:
     """Initialise the potentials of a grid with those of the coarser one."""
+    # The potential of a missing bin says nothing about its neighbours.
+    refined = partial(refine_potential, smooth=fine.mask is None)
     if isinstance(fine, StreamedProblem) and isinstance(coarse, StreamedProblem):
-        fine.losses.start_from(coarse.losses, refine_potential)
+        fine.losses.start_from(coarse.losses, refined)
         return
     for term, old in zip(fine.terms, coarse.terms, strict=True):
-        term.start_from(refine_potential(old.potential, tuple(term.potential.shape)))
+        term.start_from(refined(old.potential, tuple(term.potential.shape)))
 
 
 def coarser(spec: Specification, level: float = 1.0) -> Specification | None:
@@ -217,22 +219,43 @@ def _pairs(array: Array, mode: int) -> Array:
 
 
 def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
-    """Blocks of the coarser problem on the grid of ``spec``: each bin is split into two."""
+    """
+    Blocks of the coarser problem on the grid of ``spec``: each bin is split into two.
+
+    In the variables of the spheres, the roots, values are interpolated between the centres of the
+    bins. The sums of the columns are those of split bins; rows that sum to one go on to do so.
+    """
     xp = array_namespace(spec.like)
     fine = list(blocks)
     for k in range(spec.modes):
         if fine[k].shape[0] != spec.shapes[k][0]:
-            fine[k] = xp.repeat(fine[k], 2, axis=0) * _share(spec, k)
+            root = _interpolated(xp.sqrt(fine[k]), 0)
+            block, by_rows = root * root, spec.constraints[k] == "rows"
+            total = xp.sum(block, axis=int(by_rows), keepdims=True)
+            wanted = 1.0
+            if not by_rows:
+                wanted = xp.sum(fine[k], axis=0, keepdims=True) * (2.0 * _share(spec, k))
+            fine[k] = block * (wanted / xp.where(total > 0, total, 1.0))
     return fine
 
 
-def refine_potential(g: Array, shape: tuple[int, ...]) -> Array:
-    """The stacked potential on the finer grid: both halves of a bin take its value."""
+def refine_potential(g: Array, shape: tuple[int, ...], *, smooth: bool = True) -> Array:
+    """The stacked potential on the finer grid, interpolated if ``smooth``, otherwise repeated."""
     xp = array_namespace(g)
     for axis, n in enumerate(shape):
         if g.shape[axis] != n:
-            g = xp.repeat(g, 2, axis=axis)
+            g = _interpolated(g, axis) if smooth else xp.repeat(g, 2, axis=axis)
     return g
+
+
+def _interpolated(array: Array, axis: int) -> Array:
+    """Values at the centres of the halves of the bins: linear between, constant at the ends."""
+    xp = array_namespace(array)
+    array = xp.moveaxis(array, axis, 0)
+    before = xp.concat([array[:1, ...], array[:-1, ...]])
+    after = xp.concat([array[1:, ...], array[-1:, ...]])
+    halves = xp.stack([0.75 * array + 0.25 * before, 0.75 * array + 0.25 * after], axis=1)
+    return xp.moveaxis(xp.reshape(halves, (-1, *array.shape[1:])), 0, axis)
 
 
 def refine_pairs(
@@ -241,9 +264,10 @@ def refine_pairs(
     """
     Curvature pairs of the coarser grid, as `CurvaturePairs.export` returns them, on the finer one.
 
-    In the variables of the spheres, `refine` is a linear map P, and the finer objective at P x is
-    approximately the coarser one at x. A step s becomes P s, and a gradient difference y becomes
-    ``P (P^T P)^-1 y``. The diagonal follows from both. Inner products have to be renewed.
+    In the variables of the spheres, splitting bins into halves is a linear map P, close to
+    `refine`, and the finer objective at P x is approximately the coarser one at x. A step s becomes
+    P s, and a gradient difference y becomes ``P (P^T P)^-1 y``. The diagonal follows from both.
+    Inner products have to be renewed.
     """
     parts, diagonals, start = [], [], 0
     for k in spec.free:

@@ -20,6 +20,7 @@ from wtfarray._models.entropy import kl_divergence
 from wtfarray._transport.anderson import accelerated, new_secants, predicted, without
 from wtfarray._transport.potential import SATURATION, dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.support_products import SupportProducts
 
 ERROR_SAFETY = 0.03
 """Factor of the tolerance that the estimated error has to reach.
@@ -87,6 +88,8 @@ class SparseTensorTerm:
         self._max_step = 3.0 * kernel.potential_range() / kernel.eps
         self._secants = new_secants(self._memory, self._x, 1.0, RIDGE)
         self._safe_adjoint = self._safe_apply = False
+        shape = tuple(self.problem.data.shape[1:])
+        self._products = SupportProducts.of(kernel, to_host(self._support), shape)
 
     def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """Iterate until the estimated error is below the tolerance."""
@@ -202,8 +205,7 @@ class SparseTensorTerm:
         kernel = self._at_level.kernel
         if not self._safe_adjoint:
             top = xp.max(log_a)
-            dense = self._scatter(xp.exp(log_a - top), 0.0, log_Y)
-            product = kernel.apply_adjoint(dense)
+            product = self._apply_adjoint(xp.exp(log_a - top), log_Y)
             accurate = product >= self._at_level.plain_range.threshold
             if bool(xp.all(accurate | (log_Y == -math.inf))):
                 return xp.log(xp.where(accurate, product, 1.0)) + top
@@ -217,11 +219,23 @@ class SparseTensorTerm:
         kernel = self._at_level.kernel
         if not self._safe_apply:
             top = xp.max(h)
-            product = self._gather(kernel.apply(xp.exp(h - top)))
+            product = self._apply(xp.exp(h - top))
             if bool(xp.all(product >= self._at_level.plain_range.threshold)):
                 return xp.log(product) + top
             self._safe_apply = True
         return self._gather(kernel.log_apply(h))
+
+    def _apply_adjoint(self, a: Array, like: Array) -> Array:
+        """``K^T a`` on all bins, (1, ...), of a on the support, (1, s), by plain products."""
+        if self._products is not None:
+            return self._products.apply_adjoint(a)
+        return self._at_level.kernel.apply_adjoint(self._scatter(a, 0.0, like))
+
+    def _apply(self, b: Array) -> Array:
+        """``K b`` on the support, (1, s), of b on all bins, (1, ...), by plain products."""
+        if self._products is not None:
+            return self._products.apply(b)
+        return self._gather(self._at_level.kernel.apply(b))
 
     def _scatter(self, values: Array, default: float, like: Array) -> Array:
         """Values on the support, (1, s), as an array on all bins; ``default`` elsewhere."""

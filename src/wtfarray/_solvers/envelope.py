@@ -65,6 +65,8 @@ class Progress:
     """Factor on the tolerance of the inner problems, at most 1; smaller after failures."""
     small_steps: int
     failures: int
+    inherited: bool = False
+    """Whether all curvature pairs are those of a similar problem."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,8 @@ def minimise(
                 pairs.renew(first.point)
             # The slope at a new level predicts the decrease poorly: assume a small one.
             expected = 5e-3 * abs(first.point.value) if near else math.inf
-            progress = Progress(number, 0, first, expected, 1.0, 0, 0)
+            inherited = number == 0 and curvature is not None
+            progress = Progress(number, 0, first, expected, 1.0, 0, 0, inherited)
         goal, limit = (tol, max_iter)
         if not last:
             goal, limit = SETTINGS.level_tol, SETTINGS.level_iterations
@@ -199,6 +202,8 @@ def _step(
             n_iter=progress.n_iter + 1,
         )
     base, new = found.base, found.accepted
+    if progress.inherited and found.shortened:
+        pairs.clear()  # those of the similar problem mislead
     pairs.update(base.point, new.point)
     drop = base.point.value - new.point.value
     magnitude = abs(base.point.value)
@@ -253,6 +258,8 @@ class _SearchResult:
     tightness: float
     states: list[Array]
     """The states of the inner problems at the base point."""
+    shortened: bool = False
+    """Whether a longer step was rejected before one was accepted."""
     reliable: bool = True
     """Whether the inner problems had converged when the last trial was rejected."""
 
@@ -284,9 +291,9 @@ def _search(
         if finite and new.converged:
             noise = base.error + new.error + rounding
             if rise <= 1e-4 * t * slope:
-                return _SearchResult(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states, shortened=t < 1.0)
             if rise <= noise and new.point.slope <= 0.5 * abs(slope):
-                return _SearchResult(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states, shortened=t < 1.0)
         elif trial < 3 or not finite:
             t *= 0.3  # the inner problems did not converge: the step was too long
             continue
@@ -300,10 +307,11 @@ def _search(
             slope = base.point.slope
             rise = new.point.value - base.point.value
             if new.converged and rise <= 1e-4 * t * slope:
-                return _SearchResult(base, new, tightness, states)
+                return _SearchResult(base, new, tightness, states, shortened=t < 1.0)
             if slope >= 0:
                 break
         curvature = rise - slope * t
         best = -slope * t * t / (2.0 * curvature) if curvature > 0 else 0.5 * t
         t = min(max(best, 0.1 * t), 0.5 * t)
-    return _SearchResult(base, None, tightness, states, base.converged and new.converged)
+    reliable = base.converged and new.converged
+    return _SearchResult(base, None, tightness, states, reliable=reliable)
