@@ -274,15 +274,13 @@ class TestMinimise:
     @pytest.mark.parametrize(("scale", "kept"), [(1.0, True), (100.0, False)])
     def test_curvature_of_a_similar_problem_is_dropped_if_its_step_is_too_long(self, scale, kept):
         """A hundred times smaller gradient differences make the first step as much too long."""
-        first, blocks = matrix_problem(np.asarray)
-        objective = JointObjective(first, blocks)
-        found = solve(objective, objective.pack(blocks), max_iter=6)
-        exported = found.pairs.export()
+        objective, x = fresh(np.asarray, wtf.Frobenius())
+        found = solve(objective, x, max_iter=6)
+        exported = {name: np.array(value) for name, value in found.pairs.export().items()}
         exported["rows"][1::2] /= scale
         exported["diagonal"] *= scale
-        again, _ = matrix_problem(np.asarray)
-        objective = JointObjective(again, blocks)
-        pairs = solve(objective, found.x, max_iter=1, curvature=exported).pairs
+        again, _ = fresh(np.asarray, wtf.Frobenius())
+        pairs = solve(again, found.x, max_iter=1, curvature=exported).pairs
         used = len(exported["used"])
         assert used > 2
         assert len(pairs.export()["used"]) == (used + 1 if kept else 1)

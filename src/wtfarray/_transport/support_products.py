@@ -102,7 +102,8 @@ class SupportProducts:
         cls, kernel: GibbsKernel, support: NDArray[Any], shape: tuple[int, ...]
     ) -> SupportProducts | None:
         """The products for sorted flat indices of a support; None if they would not save time."""
-        if not all(isinstance(axis, DenseKernel) for axis in kernel.axes):
+        matrices = [axis.matrix for axis in kernel.axes if isinstance(axis, DenseKernel)]
+        if len(matrices) < len(shape):
             return None
         layouts = tree_of(support, shape)
         rests = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
@@ -111,8 +112,7 @@ class SupportProducts:
         entries = math.prod(shape)
         if not follows_support(work, sum(rows), entries * sum(shape), entries):
             return None
-        pairs = zip(layouts, kernel.axes, strict=True)
-        return cls(tuple(_axis(layout, axis.matrix) for layout, axis in pairs), shape)
+        return cls(tuple(map(_axis, layouts, matrices)), shape)
 
     def apply(self, stack: Array) -> Array:
         """``K F`` on the support, (1, s), for F on all bins, (1, m_1, ..., m_t)."""
