@@ -132,6 +132,12 @@ class Thresholds:
     """
     dense_share: float = 0.5
     """With at least this share of positive entries, a fit starts with Kullback-Leibler steps."""
+    least_sweeps: int = 20
+    """A fit begins with at least this many Kullback-Leibler sweeps,"""
+    most_sweeps: int = 300
+    """and at most so many: most data need fewer, but some have a saddle point there as well."""
+    sweep_budget: float = 120.0
+    """They may take the time of this many evaluations of the transport problem."""
     blurred_cost: float = 0.1
     """A larger eps, as a share of the mean cost, blurs all structure: no level exceeds it."""
     level_ratio: float = 3.0
@@ -343,6 +349,21 @@ def is_fine_enough(spacing: float, eps: float) -> bool:
 def default_start(positive_share: float) -> Start:
     """Default start of a fit: with sparse data, Kullback-Leibler steps make the atoms spiky."""
     return "random" if positive_share < THRESHOLDS.dense_share else "kl"
+
+
+def kl_sweeps(columns: int, blocks: int, bins: int, *, in_memory: bool) -> int:
+    """
+    Largest number of multiplicative sweeps over the free ``blocks`` before a fit.
+
+    ``columns`` is the largest rank; ``bins`` is the number of bins along all transported axes, 0
+    without transport. Data that are not in memory are read once for every block of a sweep.
+    """
+    if not bins or not in_memory:
+        return THRESHOLDS.least_sweeps
+    # Multiplications for each entry of X, with passes over the data in the same unit.
+    evaluations = blocks * (columns + 10) / (bins + 100)
+    affordable = int(THRESHOLDS.sweep_budget / evaluations)
+    return max(THRESHOLDS.least_sweeps, min(THRESHOLDS.most_sweeps, affordable))
 
 
 def fit_levels(init: str | None, coarsest: float) -> tuple[float, ...]:

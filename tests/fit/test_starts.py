@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from fitting import LOSSES, RANKS, SHAPE, data, run, start, transport
 from helpers import numpy_only, to_numpy
+from stored_data import Sliceable
 
 import wtfarray as wtf
+from wtfarray._fit import starts
+from wtfarray._fit.specification import specify
 from wtfarray._fit.starts import FLOOR, feasible, kl_steps, random_blocks, scale_to_mass
 from wtfarray._models.models import CPModel, TuckerModel
 
@@ -26,6 +29,56 @@ MODELS = {
     "weights": (CPModel(3, learns_weights=True, scale=4.0), [*((n, 2) for n in SHAPE), (2,)]),
     "tucker": (TuckerModel(3), [*((n, 2) for n in SHAPE), (2, 2, 2)]),
 }
+
+
+def specified(X, loss=None, mask=None, chunk=None):
+    """An NMF of rank 2, whose default rho and constraints do not matter here."""
+    rest = {"constraints": None, "weights": None, "fixed": (), "sample_weight": None}
+    loss = loss or transport(shape=X.shape[1:])
+    return specify("nmf", X, 2, loss, rho=0.01, mask=mask, chunk=chunk, **rest)
+
+
+class TestKlStart:
+    def sweeps(self, monkeypatch, spec):
+        """How many sweeps of updates a start takes, and the blocks that it finds."""
+        counted = []
+
+        def count(*args, steps, **options):
+            counted.append(steps)
+            return kl_steps(*args, steps=steps, **options)
+
+        monkeypatch.setattr(starts, "kl_steps", count)
+        blocks = starts.start_on_grid(spec, "kl", np.random.default_rng(0)).blocks
+        return sum(counted), blocks
+
+    @numpy_only
+    @pytest.mark.parametrize("noise", [0.0, 0.3])
+    def test_sweeps_go_on_until_they_gain_little(self, monkeypatch, noise):
+        """Noise, or data of rank 2, in which the relative gain stays large."""
+        rng = np.random.default_rng(3)
+        X = rng.dirichlet([1.0, 1.0], 12) @ rng.dirichlet(np.ones(8), 2)
+        X = X * rng.gamma(1.0 / noise, noise, X.shape) if noise else X
+        spec = specified(X)
+        sweeps, blocks = self.sweeps(monkeypatch, spec)
+        assert 20 < sweeps < 300
+        again = kl_steps(spec.model, X, blocks, spec.constraints, spec.free, steps=10)
+        before, after = (kl(X, wtf.cp_to_tensor(b)) for b in (blocks, again))
+        assert before - after <= 2e-4 * max(before, 0.01 * X.sum())
+
+    @numpy_only
+    def test_sweeps_are_few_without_transport_and_for_data_in_files(self, monkeypatch):
+        X = np.random.default_rng(3).gamma(1.0, size=(12, 8))
+        assert self.sweeps(monkeypatch, specified(X, wtf.Frobenius()))[0] == 20
+        assert self.sweeps(monkeypatch, specified(Sliceable(X), chunk=4))[0] == 20
+
+    @numpy_only
+    def test_missing_entries_do_not_count(self, monkeypatch):
+        rng = np.random.default_rng(3)
+        X, mask = rng.gamma(1.0, size=(12, 8)), rng.random((12, 8)) < 0.8
+        found = [self.sweeps(monkeypatch, specified(x, mask=mask)) for x in (X, X + 5.0 * ~mask)]
+        assert found[0][0] == found[1][0]
+        for a, b in zip(found[0][1], found[1][1], strict=True):
+            np.testing.assert_allclose(a, b)
 
 
 class TestKlSteps:

@@ -12,19 +12,25 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.shards import WHOLE, Shards
-from wtfarray._arrays.stored import masked_chunks_of
+from wtfarray._arrays.stored import StoredData, masked_chunks_of
 from wtfarray._arrays.sums import ALONE, Sums, asarray_like
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import coarsest_level, default_start, fit_levels
+from wtfarray._dispatch import coarsest_level, default_start, fit_levels, kl_sweeps
 from wtfarray._fit.given_factors import given_blocks, is_named
 from wtfarray._fit.specification import Specification
 from wtfarray._fit.svd_start import svd_factors
 from wtfarray._losses.wasserstein import Wasserstein
-from wtfarray._models.entropy import Constraint, constrained_axes
+from wtfarray._models.entropy import Constraint, constrained_axes, kl_divergence
 from wtfarray._models.models import Model
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import at_rows
 
+KL_CHECK = 10
+"""Number of multiplicative sweeps between two looks at the divergence."""
+KL_TOL = 1e-4
+"""A smaller relative decrease of the divergence in so many sweeps ends them."""
+KL_FLOOR = 0.01
+"""A divergence below this fraction of the mass counts as that: the model is close to the data."""
 FLOOR = 1e-8
 """Initial entries are at least this fraction of the mean of their group: a zero remains zero."""
 
@@ -81,10 +87,49 @@ def start_on_grid(spec: Specification, init: object, rng: np.random.Generator) -
     carriers = [k for k in spec.free if spec.constraints[k] is None]
     blocks = scale_to_mass(spec.model, X, blocks, carriers, spec.mask, shards.sums)
     if init == "kl":
-        blocks = kl_steps(
-            spec.model, X, blocks, spec.constraints, spec.free, mask=spec.mask, shards=shards
-        )
+        blocks = _kl_start(spec, blocks)
     return Start(blocks, levels)
+
+
+def _kl_start(spec: Specification, blocks: list[Array]) -> list[Array]:
+    """Multiplicative updates until they gain little, or have taken as much time as they may."""
+    costs = [c for loss in spec.losses if isinstance(loss, Wasserstein) for c in loss.costs]
+    most = kl_sweeps(
+        max(block.shape[-1] for block in blocks),
+        len(spec.free),
+        sum(cost.shape[0] for cost in costs),
+        in_memory=not isinstance(spec.X, StoredData),
+    )
+    before = math.inf
+    for _ in range(most // KL_CHECK):
+        blocks = kl_steps(
+            spec.model,
+            spec.X,
+            blocks,
+            spec.constraints,
+            spec.free,
+            steps=KL_CHECK,
+            mask=spec.mask,
+            shards=spec.shards,
+        )
+        if most > 2 * KL_CHECK:
+            divergence, mass = _divergence_and_mass(spec, blocks)
+            if before - divergence <= KL_TOL * max(divergence, KL_FLOOR * mass):
+                break
+            before = divergence
+    return blocks
+
+
+def _divergence_and_mass(spec: Specification, blocks: list[Array]) -> tuple[float, float]:
+    """``KL(X | model)`` and the mass of the model, over the observed entries."""
+    xp, total, mass = array_namespace(*blocks), 0.0, 0.0
+    for rows, data, seen in masked_chunks_of(spec.X, spec.mask):
+        tensor = xp.reshape(spec.model.tensor(at_rows(blocks, rows)), tuple(data.shape))
+        tensor = observed(tensor, seen)
+        total += float(xp.sum(kl_divergence(data, tensor, xp)))
+        mass += float(xp.sum(tensor))
+    total, mass = spec.shards.sums.numbers(total, mass)
+    return total, mass
 
 
 def _positive_share(spec: Specification) -> float:
@@ -156,11 +201,11 @@ def kl_steps(
     def adjoint_of_ratio(k: int, data: Array, _: Array | None, part: list[Array]) -> Array:
         tensor = model.tensor(part)
         ratio = xp.reshape(data, tuple(tensor.shape)) / xp.maximum(tensor, least)
-        return model.adjoints(ratio, part)[k]
+        return model.block(part, k).adjoint(ratio)
 
     def adjoint_of_ones(k: int, data: Array, seen: Array | None, part: list[Array]) -> Array:
         ones = xp.ones_like(data) if seen is None else xp.astype(seen, data.dtype)
-        return model.adjoints(xp.reshape(ones, (data.shape[0], *sizes)), part)[k]
+        return model.block(part, k).adjoint(xp.reshape(ones, (data.shape[0], *sizes)))
 
     for _ in range(steps):
         for k in free:
