@@ -160,7 +160,8 @@ def _climb(g, x, y, cost, eps, lam, iterations, enough):
             length *= 0.4
         else:
             # Nothing gained: rounding, or a matrix that is too nearly singular.
-            if shift > 1e-2:
+            rounding = 100 * np.finfo(at.dual.dtype).eps * abs(at.dual)
+            if shift > 1e-2 or 0 <= slope <= rounding:
                 break
             shift = max(100 * shift, 1e-12)
             continue

@@ -38,6 +38,7 @@ def check_projection(trial: Trial) -> None:
     if model == "tucker":
         rank = draw_ranks(rng, len(shape), few=few)
     options: dict[str, Any] = {"rho": power(rng, -5, 0), "rng": int(rng.integers(1000))}
+    options["max_iter"] = int(pick(rng, (2, 20), (0.7, 0.3)))
     new = draw_data(rng, shape, groups, trial.dtype, normalised=0.9 if part.balanced else 0.5)
     keywords: dict[str, Any] = {}
     if rng.random() < 0.3:
@@ -47,7 +48,7 @@ def check_projection(trial: Trial) -> None:
         trial.note(name, value)
     function = getattr(wtf, model)
     x = trial.library.array(X)
-    fit = trial.call(model, function, x, rank, loss, max_iter=20, **options)
+    fit = trial.call(model, function, x, rank, loss, **options)
     trial.outcome.unconverged = False  # of the projection alone
     array = trial.library.array(new)
     found = trial.call("projection", fit.projection, array, **keywords)

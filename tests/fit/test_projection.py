@@ -11,9 +11,10 @@ from array_api_compat import (
     is_jax_namespace,
 )
 from fitting import assert_same_factors, objective_of, unfinished
-from helpers import numpy_only, to_numpy, without_escape
+from helpers import numpy_only, set_thresholds, to_numpy, without_escape
 
 import wtfarray as wtf
+from wtfarray._fit import driver, projection
 from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, mass_advice
 
 pytestmark = without_escape
@@ -467,6 +468,30 @@ def test_samples_of_very_different_mass_are_projected_as_alone_in_float32(seed):
         together = fit.project(new)
         alone = np.concatenate([fit.project(new[i : i + 1]) for i in range(samples)])
     assert np.all(np.abs(together - alone) <= 0.05 * alone.max(axis=1, keepdims=True))
+
+
+@numpy_only
+def test_groups_of_samples_share_the_work_of_a_small_projection(monkeypatch):
+    """Bins many eps apart and masses from 1e-8 to 1e8: each group alone takes much work."""
+    set_thresholds(monkeypatch, small_work=1000)
+    loss = wtf.Wasserstein(wtf.grid_cost(8), eps=1e-3, lam=10.0)
+    X = histograms(9, 8, 0)
+    works = []
+
+    def solve(*args, **options):
+        found = driver.solve(*args, **options)
+        works.append(found.work)
+        return found
+
+    monkeypatch.setattr(projection, "solve", solve)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = wtf.nmf(X, 3, loss, rho=1e-3, rng=0, max_iter=3)
+        found = fit.projection(X * 10.0 ** np.arange(-8.0, 10.0, 2.0)[:, None], tol=1e-9)
+    assert not found.converged
+    assert "very many evaluations" in found.message
+    assert len(works) == 9
+    assert max(works) < sum(works) < 5 * 1000
 
 
 class TestGroupsOfLikeMass:

@@ -161,6 +161,20 @@ def test_the_work_of_a_small_fit_is_limited(monkeypatch):
     assert 500 <= objective.problem.work < 5000
 
 
+@numpy_only
+def test_fit_whose_restart_took_too_much_work_has_not_converged(monkeypatch):
+    """There may be a lower point, which the restart had no time to find."""
+
+    def exhausted(objective, *_, **__):
+        objective.problem.terms[0].count_evaluations(10**6, 1.0)
+
+    objective, x = start(np.asarray, TRANSPORT)
+    assert solve(objective, x, max_iter=500)[1].is_optimal
+    monkeypatch.setattr(joint.escape, "escaped", exhausted)
+    objective, x = start(np.asarray, TRANSPORT)
+    assert solve(objective, x, max_iter=500)[1] is StopReason.WORK
+
+
 class TestSolveJointly:
     def test_steps_are_reported_with_their_level_and_what_resumes_them(self, array):
         objective, x = start(array, wtf.Frobenius())

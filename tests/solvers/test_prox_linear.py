@@ -328,6 +328,20 @@ class TestAlternate:
         assert len(before) == 1
         assert all(a is b for a, b in zip(objective.states(), before[0], strict=True))
 
+    def test_lbfgs_that_ended_for_its_work_has_not_shown_that_there_is_no_lower_point(
+        self, monkeypatch
+    ):
+        objective, term, x = self.start()
+        self.blocked(monkeypatch)
+
+        def exhausted(objective, x, *_, **__):
+            return Minimised(x, StopReason.WORK, 0, 0, None, None)
+
+        monkeypatch.setattr(prox_linear, "minimise", exhausted)
+        found, reason = self.run(objective, term, x)
+        assert (found == x).all()
+        assert reason is StopReason.WORK
+
     def test_better_point_of_lbfgs_is_kept(self, monkeypatch):
         objective, term, x = self.start()
         self.blocked(monkeypatch)
@@ -381,6 +395,13 @@ class TestAlternate:
         found, reason = self.run(objective, term, x)
         assert reason is StopReason.UNSOLVED
         assert (found == x).all()
+
+
+def test_weight_of_the_proximal_term_grows_faster_after_a_step_that_is_far_off():
+    growth, first = prox_linear.SETTINGS.distance_growth, prox_linear.SETTINGS.first_distance
+    assert prox_linear._increased(0.0) == first
+    assert prox_linear._increased(first) == growth * first
+    assert prox_linear._increased(first, far_off=True) == growth**2 * first
 
 
 @numpy_only

@@ -68,10 +68,22 @@ class FitSolution:
     message: str
     n_iter: int
     history: list[Record]
+    work: float
+    """Of the inner problems, in Sinkhorn iterations of a few small samples."""
 
 
-def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator) -> FitSolution:
-    """Fit from one initialisation."""
+def solve(
+    spec: Specification,
+    options: SolverOptions,
+    rng: np.random.Generator,
+    *,
+    spent: float = 0.0,
+) -> FitSolution:
+    """
+    Fit from one initialisation.
+
+    Of the work that a small fit may take, ``spent`` was taken before, elsewhere.
+    """
     with ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         problem = spec.problem(options.batch)
@@ -80,7 +92,7 @@ def solve(spec: Specification, options: SolverOptions, rng: np.random.Generator)
         if start.ended is not None:
             blocks, reason = start.blocks, start.ended
         elif options.solver == "envelope":
-            blocks, reason = solve_jointly_from(problem, start, options, journal)
+            blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
         else:
             blocks, reason = _solve_blockwise(spec, problem, start, options, journal)
         return certify(spec, problem, blocks, reason, options, journal)
@@ -184,7 +196,12 @@ class Paused:
 
 @overload
 def solve_jointly_from(
-    problem: FactorisationProblem, start: Start, options: SolverOptions, journal: Journal
+    problem: FactorisationProblem,
+    start: Start,
+    options: SolverOptions,
+    journal: Journal,
+    *,
+    spent: float = 0.0,
 ) -> tuple[list[Array], StopReason]: ...
 
 
@@ -208,14 +225,15 @@ def solve_jointly_from(
     *,
     paused: Paused | None = None,
     pause: Callable[[Progress], bool] | None = None,
+    spent: float = 0.0,
 ) -> tuple[list[Array], StopReason] | Paused:
     """
     Minimise over all blocks at once; continue from the checkpoint if it exists.
 
     ``pause(progress)`` is called after every L-BFGS step and pauses the fit by returning True;
-    ``paused`` continues a fit that was paused.
+    ``paused`` continues a fit that was paused. ``spent`` is work that was taken before.
     """
-    objective = JointObjective(problem, start.blocks)
+    objective = JointObjective(problem, start.blocks, spent=spent)
     x, resume, checkpoint = objective.pack(start.blocks), None, options.checkpoint
     stored = None
     if paused is not None:
@@ -345,6 +363,7 @@ def certify(
         message=message,
         n_iter=journal.n_iter,
         history=journal.records,
+        work=problem.work,
     )
 
 

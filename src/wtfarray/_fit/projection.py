@@ -15,6 +15,7 @@ from wtfarray._arrays.host import to_host
 from wtfarray._arrays.samples import per_sample, take_samples
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import most_work
 from wtfarray._fit.driver import FitSolution, solve
 from wtfarray._fit.journal import Record
 from wtfarray._fit.options import SolverOptions
@@ -85,13 +86,16 @@ def project_samples(
     groups = _groups_of_similar_mass(mass) if separable else [np.arange(X.shape[0])]
     single = len(groups) == 1
     options = SolverOptions(tol=tol, max_iter=max_iter, progress=progress)
-    found = []
-    for group in groups:
+    found: list[FitSolution] = []
+    for number, group in enumerate(groups):
         part, seen = X, mask
         if not single:
             part = take_samples(X, group)
             seen = None if mask is None else take_samples(mask, group)
-        found.append(_solve_group(part, seen, atoms, loss, constraint, rho, options, reference))
+        spent = _work_of_others(X, part, found, last=number == len(groups) - 1)
+        found.append(
+            _solve_group(part, seen, atoms, loss, constraint, rho, options, reference, spent)
+        )
     worst = next((solution for solution in found if not solution.converged), found[0])
     rows = [solution.spec.in_units_of_data(solution.blocks)[0] for solution in found]
     coefficients, dual = rows[0], found[0].dual
@@ -239,6 +243,7 @@ def _solve_group(
     rho: float,
     options: SolverOptions,
     reference: float,
+    spent: float,
 ) -> FitSolution:
     """The coefficients of samples of similar mass, as a matrix model with fixed atoms."""
     xp = array_namespace(X)
@@ -264,7 +269,21 @@ def _solve_group(
         carrier=carrier,
     )
     start = spec.in_units_of_data(start)
-    return solve(spec, replace(options, init=start), np.random.default_rng(0))
+    return solve(spec, replace(options, init=start), np.random.default_rng(0), spent=spent)
+
+
+def _work_of_others(X: Array, part: Array, found: list[FitSolution], *, last: bool) -> float:
+    """
+    The work that counts as spent before the samples ``part`` of X are projected.
+
+    The groups of small data share the work that one group may take: each may take half of what
+    those before it have left, and the last one all of it.
+    """
+    whole = most_work(math.prod(X.shape))
+    if whole == math.inf:
+        return 0.0
+    left = max(0.0, whole - sum(solution.work for solution in found))
+    return most_work(math.prod(part.shape)) - (left if last else 0.5 * left)
 
 
 def _groups_of_similar_mass(mass: NDArray[np.float64]) -> list[NDArray[np.intp]]:

@@ -91,6 +91,8 @@ def solve_jointly(
             attempt=attempt,
         )
         if lower is None:
+            if objective.is_exhausted:
+                reason = StopReason.WORK  # the restart ended early: there may be a lower point
             break
         x, reason = lower
         if reason.by_caller:

@@ -335,7 +335,7 @@ def prox_linear_steps(
                 gain = base.point.value - new.point.value
         if not gain >= 0.1 * predicted:
             objective.restore(states)
-            distance = _increased(distance)
+            distance = _increased(distance, far_off=gain < -predicted)
             continue
         base, g, accepted = new, found.x, accepted + 1
         small_steps = small_steps + 1 if gain < least else 0
@@ -346,9 +346,14 @@ def prox_linear_steps(
     return ProxLinearResult(base, StopReason.ITERATIONS, accepted)
 
 
-def _increased(distance: float) -> float:
-    """The weight of the proximal term after a failed step."""
-    return max(SETTINGS.first_distance, SETTINGS.distance_growth * distance)
+def _increased(distance: float, *, far_off: bool = False) -> float:
+    """
+    The weight of the proximal term after a failed step.
+
+    ``far_off`` says that it increased the objective by more than it should have decreased it.
+    """
+    growth = SETTINGS.distance_growth
+    return max(SETTINGS.first_distance, growth * distance) * (growth if far_off else 1.0)
 
 
 def _decreased(distance: float) -> float:
@@ -394,7 +399,8 @@ def alternate(
         after = evaluate_until_solved(objective, x, envelope.SETTINGS.inner_error * least)
         if not after.converged or best.point.value - after.point.value <= least:
             objective.restore(states)
-            return best.point.x, reason if reason.by_caller else StopReason.STUCK
+            ended_early = reason.by_caller or reason is StopReason.WORK
+            return best.point.x, reason if ended_early else StopReason.STUCK
         if reason.by_caller or reason is StopReason.ITERATIONS:
             break
     return x, reason
