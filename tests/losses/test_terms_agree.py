@@ -90,7 +90,7 @@ class TestTransportTerm:
         for method, tolerance in (("evaluate", 1e-10), ("certify", 1e-8)):
             found, expected = (getattr(t, method)(Y, tolerance, 500) for t in (term, whole))
             assert found.converged
-            assert found.value == pytest.approx(expected.value, abs=2 * tolerance)
+            assert float(found.value) == pytest.approx(float(expected.value), abs=2 * tolerance)
             np.testing.assert_allclose(
                 *(centred(f.gradient, host, lam) for f in (found, expected)), atol=1e-4
             )
@@ -114,7 +114,7 @@ class TestTransportTerm:
             term.state = state
             term.drop_history()
             found = term.evaluate(Y, 1e-300, 3)
-            results.append((found.value, found.error, to_numpy(found.gradient)))
+            results.append((float(found.value), found.error, to_numpy(found.gradient)))
             term.evaluate(array(other_model(host)), 1e-6, 50)
         assert results[0][:2] == results[1][:2]
         np.testing.assert_array_equal(results[0][2], results[1][2])
@@ -128,7 +128,7 @@ class TestTransportTerm:
         before = term.evaluations
         term.state = state
         again = term.evaluate(Y, 1e-9, 500)
-        assert again.value == pytest.approx(first.value, abs=1e-8)
+        assert float(again.value) == pytest.approx(float(first.value), abs=1e-8)
         assert term.evaluations - before < cold
 
     @some_lam
@@ -140,8 +140,8 @@ class TestTransportTerm:
         solved = term.evaluate(Y, 1e-12, 500)
         term.state = array(np.zeros(host.shape))
         again = term.evaluate(Y, 1e-300, 1)
-        assert again.value == pytest.approx(first.value, rel=1e-12)
-        assert again.value < solved.value - 1e-3
+        assert float(again.value) == pytest.approx(float(first.value), rel=1e-12)
+        assert float(again.value) < float(solved.value) - 1e-3
 
     def test_level_multiplies_the_smoothing(self, array):
         term, Y, X, host = transport_term(array, 1.0)

@@ -88,7 +88,14 @@ class SparseTensorTerm:
         self._secants = new_secants(self._memory, self._x, 1.0, RIDGE)
         self._safe_adjoint = self._safe_apply = False
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,
+        max_iter: int,
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """Iterate until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         problem = self._at_level
