@@ -58,11 +58,11 @@ class TestTransportTerm:
         found = term.evaluate(Y, 1e-10, 500)
         assert found.converged
         assert found.error <= 1e-10
-        assert found.value == pytest.approx(exact, abs=1e-9)
+        assert float(found.value) == pytest.approx(exact, abs=1e-9)
         found = term.certify(Y, 1e-8, 500)
         assert found.converged
-        assert found.gap <= 1e-8
-        assert exact - found.gap - 1e-12 <= found.value <= exact + 1e-12
+        assert float(found.gap) <= 1e-8
+        assert exact - float(found.gap) - 1e-12 <= float(found.value) <= exact + 1e-12
 
     @some_lam
     def test_weights_multiply_values_and_gradients(self, array, lam):
@@ -72,7 +72,7 @@ class TestTransportTerm:
         exact = exact_values(X, host, COST, EPS, lam)
         for found in (term.evaluate(Y, 1e-10, 500), term.certify(Y, 1e-8, 500)):
             assert found.converged
-            assert found.value == pytest.approx(float(exact @ weights), abs=1e-7)
+            assert float(found.value) == pytest.approx(float(exact @ weights), abs=1e-7)
             expected = weights[:, None] * centred(plain.gradient, host, lam)
             np.testing.assert_allclose(centred(found.gradient, host, lam), expected, atol=1e-4)
         assert term.scale == pytest.approx(EPS * float(X.sum(axis=1) @ weights))
@@ -172,7 +172,7 @@ class TestTransportTerm:
         exact = exact_values(X, host, COST, EPS, 1.0).sum()
         for found in (term.evaluate(Y, 1e-12, 1), term.certify(Y, 1e-13, 2)):
             assert not found.converged
-            assert found.value <= exact <= found.value + found.gap
+            assert float(found.value) <= exact <= float(found.value) + float(found.gap)
 
 
 class TestSparseTensor:
