@@ -1,5 +1,6 @@
 """The fits that `speed.py` measures, and what its rows have in common."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,23 @@ class Problem:
     def certified(self, factors: list[Array]) -> float:
         """The objective of factors, from inner problems that are solved anew."""
         return exact(self.X, factors, self.loss, self.rho)
+
+
+class Evaluations:
+    """A callback that counts the inner evaluations of a fit, with those on coarser grids."""
+
+    def __init__(self) -> None:
+        self._before, self._last, self._level = 0, 0, math.inf
+
+    def __call__(self, state: wtf.FitState) -> None:
+        # Every grid counts from zero; all but that of the data are at level inf.
+        if state.evaluations < self._last or (self._level == math.inf) != (state.level == math.inf):
+            self._before += self._last
+        self._last, self._level = state.evaluations, state.level
+
+    def of(self, fit: wtf.Factorisation) -> int:
+        """The number of evaluations of the fit that has ended."""
+        return self._before + max(self._last, fit.history[-1].evaluations)
 
 
 def _few_steps(*, quick: bool) -> dict[str, Any]:

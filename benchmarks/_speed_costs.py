@@ -8,6 +8,7 @@ import numpy as np
 from _data import Array, strokes
 from _problems import (
     COMPARED,
+    Evaluations,
     Figures,
     Line,
     Problem,
@@ -52,8 +53,10 @@ def torch_row(name: str, setting: Setting, _: Mapping[str, Any]) -> Figures:
     problem = COMPARED[name](quick=setting.quick)
     each, J = {}, {}
     for library, dtype in (("numpy", "float64"), ("torch", "float64"), ("torch", "float32")):
-        fit, seconds = timed(setting, problem.fit(library, dtype, **capped(setting)))
-        each[library, dtype] = seconds / fit.history[-1].evaluations
+        counted = Evaluations()
+        call = problem.fit(library, dtype, callback=counted, **capped(setting))
+        fit, seconds = timed(setting, call)
+        each[library, dtype] = seconds / counted.of(fit)
         factors = [np.asarray(a).astype(np.float64) for a in fit.factors]
         J[library, dtype] = problem.certified(factors)
     double, single = ("torch", "float64"), ("torch", "float32")
@@ -71,9 +74,10 @@ def operations_row(setting: Setting, _: Mapping[str, Any]) -> Figures:
 
     problem, figures = strokes_problem(quick=setting.quick), {}
     for dtype in ("float64", "float32"):
-        fit = problem.fit("torch", dtype, **capped(setting))
+        counted = Evaluations()
+        fit = problem.fit("torch", dtype, callback=counted, **capped(setting))
         with quiet(), TorchCounts() as counts:
-            evaluations = fit().history[-1].evaluations
+            evaluations = counted.of(fit())
         figures[f"operations {dtype}"] = counts.operations / evaluations
         figures[f"synchronisations {dtype}"] = counts.synchronisations / evaluations
         figures[f"waits {dtype}"] = counts.waits / evaluations

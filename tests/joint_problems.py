@@ -93,8 +93,8 @@ class SlowTerm(ExactTerm):
         self.unsolved = 0
         self._model, self._count = None, 0
 
-    def evaluate(self, model, tolerance, max_iter):
-        found = super().evaluate(model, tolerance, max_iter)
+    def evaluate(self, model, tolerance, max_iter, *, ordinary=False):
+        found = super().evaluate(model, tolerance, max_iter, ordinary=ordinary)
         host = to_numpy(model)
         same = self._model is not None and bool((host == self._model).all())
         self._model, self._count = host, self._count + 1 if same else 1
@@ -112,9 +112,9 @@ class WatchedObjective(JointObjective):
         self.reject = reject
         self.seen = []
 
-    def evaluate(self, x, tolerance, direction=None):
+    def evaluate(self, x, tolerance, direction=None, measure=None):
         before = self.states()
-        found = super().evaluate(x, tolerance, direction)
+        found = super().evaluate(x, tolerance, direction, measure)
         if self.reject(len(self.seen), x):
             found = replace(found, point=replace(found.point, value=found.point.value + 1e6))
         self.seen.append((x, before, found, self.states()))

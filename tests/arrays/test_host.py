@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from array_api_compat import is_torch_namespace
+from array_api_compat import is_jax_namespace, is_torch_namespace
 from helpers import to_numpy
 
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.host import is_queued, to_host, to_host_together
 
 
 class TestToHost:
@@ -39,3 +39,31 @@ class TestToHost:
     def test_non_finite_values_are_kept(self, array):
         x = [np.inf, -np.inf, np.nan]
         np.testing.assert_array_equal(to_host(array(x)), x)
+
+
+class TestToHostTogether:
+    def test_arrays_keep_their_shapes_and_numbers_are_floats(self, array):
+        matrix = np.asarray([[1.0, 2.0], [3.0, 4.0]])
+        found = to_host_together([array(matrix), 0.1, array(5.0), array([6.0])])
+        np.testing.assert_array_equal(found[0], matrix)
+        assert found[1:3] == [0.1, 5.0]
+        assert [type(number) for number in found[1:3]] == [float, float]
+        np.testing.assert_array_equal(found[3], [6.0])
+
+    def test_numbers_on_the_host_keep_their_digits(self, array):
+        assert to_host_together([array([1.0], dtype="float32"), 0.1])[1] == 0.1
+        assert to_host_together([0.1, np.float64(0.2)]) == [0.1, 0.2]
+
+    def test_is_one_transfer(self, xp, array):
+        if not is_torch_namespace(xp):
+            pytest.skip("transfers are counted on torch")
+        from _torch_counts import TorchCounts
+
+        items = [array([1.0, 2.0]), array(3.0), 4.0]
+        with TorchCounts() as counts:
+            to_host_together(items)
+        assert counts.synchronisations == 1
+
+
+def test_only_libraries_with_devices_queue_operations(xp, array):
+    assert is_queued(array([1.0])) == (is_torch_namespace(xp) or is_jax_namespace(xp))

@@ -20,7 +20,7 @@ def evaluated(losses, model, tolerance=1e-9):
     files, values, gradients = losses.begin(), 0.0, []
     for rows, terms, _ in losses.terms():
         (found,) = [term.evaluate(model[rows, ...], tolerance, 200) for term in terms]
-        values += found.value
+        values += float(found.value)
         gradients.append(to_numpy(found.gradient))
         losses.store(files, rows, terms)
     losses.state = files
@@ -38,7 +38,7 @@ class TestTerms:
         losses = StreamedLosses([loss], data, weights, 3)
         assert losses.batches == 3  # 3 and 1 of the first chunk, 3 of the second
         value, gradient = evaluated(losses, array(Y))
-        assert value == pytest.approx(expected.value, rel=1e-7)
+        assert value == pytest.approx(float(expected.value), rel=1e-7)
         np.testing.assert_allclose(gradient, to_numpy(expected.gradient), atol=1e-4)
 
     def test_second_evaluation_starts_from_the_potentials(self, array):

@@ -58,11 +58,11 @@ class TestTransportTerm:
         found = term.evaluate(Y, 1e-10, 500)
         assert found.converged
         assert found.error <= 1e-10
-        assert found.value == pytest.approx(exact, abs=1e-9)
+        assert float(found.value) == pytest.approx(exact, abs=1e-9)
         found = term.certify(Y, 1e-8, 500)
         assert found.converged
-        assert found.gap <= 1e-8
-        assert exact - found.gap - 1e-12 <= found.value <= exact + 1e-12
+        assert float(found.gap) <= 1e-8
+        assert exact - float(found.gap) - 1e-12 <= float(found.value) <= exact + 1e-12
 
     @some_lam
     def test_weights_multiply_values_and_gradients(self, array, lam):
@@ -72,7 +72,7 @@ class TestTransportTerm:
         exact = exact_values(X, host, COST, EPS, lam)
         for found in (term.evaluate(Y, 1e-10, 500), term.certify(Y, 1e-8, 500)):
             assert found.converged
-            assert found.value == pytest.approx(float(exact @ weights), abs=1e-7)
+            assert float(found.value) == pytest.approx(float(exact @ weights), abs=1e-7)
             expected = weights[:, None] * centred(plain.gradient, host, lam)
             np.testing.assert_allclose(centred(found.gradient, host, lam), expected, atol=1e-4)
         assert term.scale == pytest.approx(EPS * float(X.sum(axis=1) @ weights))
@@ -90,7 +90,7 @@ class TestTransportTerm:
         for method, tolerance in (("evaluate", 1e-10), ("certify", 1e-8)):
             found, expected = (getattr(t, method)(Y, tolerance, 500) for t in (term, whole))
             assert found.converged
-            assert found.value == pytest.approx(expected.value, abs=2 * tolerance)
+            assert float(found.value) == pytest.approx(float(expected.value), abs=2 * tolerance)
             np.testing.assert_allclose(
                 *(centred(f.gradient, host, lam) for f in (found, expected)), atol=1e-4
             )
@@ -114,7 +114,7 @@ class TestTransportTerm:
             term.state = state
             term.drop_history()
             found = term.evaluate(Y, 1e-300, 3)
-            results.append((found.value, found.error, to_numpy(found.gradient)))
+            results.append((float(found.value), found.error, to_numpy(found.gradient)))
             term.evaluate(array(other_model(host)), 1e-6, 50)
         assert results[0][:2] == results[1][:2]
         np.testing.assert_array_equal(results[0][2], results[1][2])
@@ -128,7 +128,7 @@ class TestTransportTerm:
         before = term.evaluations
         term.state = state
         again = term.evaluate(Y, 1e-9, 500)
-        assert again.value == pytest.approx(first.value, abs=1e-8)
+        assert float(again.value) == pytest.approx(float(first.value), abs=1e-8)
         assert term.evaluations - before < cold
 
     @some_lam
@@ -140,8 +140,8 @@ class TestTransportTerm:
         solved = term.evaluate(Y, 1e-12, 500)
         term.state = array(np.zeros(host.shape))
         again = term.evaluate(Y, 1e-300, 1)
-        assert again.value == pytest.approx(first.value, rel=1e-12)
-        assert again.value < solved.value - 1e-3
+        assert float(again.value) == pytest.approx(float(first.value), rel=1e-12)
+        assert float(again.value) < float(solved.value) - 1e-3
 
     def test_level_multiplies_the_smoothing(self, array):
         term, Y, X, host = transport_term(array, 1.0)
@@ -172,7 +172,7 @@ class TestTransportTerm:
         exact = exact_values(X, host, COST, EPS, 1.0).sum()
         for found in (term.evaluate(Y, 1e-12, 1), term.certify(Y, 1e-13, 2)):
             assert not found.converged
-            assert found.value <= exact <= found.value + found.gap
+            assert float(found.value) <= exact <= float(found.value) + float(found.gap)
 
 
 class TestSparseTensor:

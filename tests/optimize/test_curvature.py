@@ -243,6 +243,62 @@ class TestExport:
         assert slope == same
 
 
+class TestMeasureAhead:
+    """The inner products with the pair of a trial point, before it is accepted."""
+
+    @pytest.mark.parametrize("count", [3, 7])
+    def test_accepted_trial_gives_the_bits_of_an_update(self, xp, array, count):
+        points, *_ = iterates(array, count)
+        expected = updated(xp, points, 4, ScaledCurvaturePairs)
+        pairs = updated(xp, points[:-1], 4, ScaledCurvaturePairs)
+        old, new = points[-2:]
+        measured = pairs.measure_ahead(old, new.x, new.gradient)
+        pairs.update(old, new, to_numpy(measured))
+        self.assert_equal(pairs, expected, new)
+
+    @pytest.mark.parametrize("count", [3, 7])
+    @pytest.mark.parametrize("bad", [0.5, np.nan])
+    def test_rejected_trial_leaves_nothing_behind(self, xp, array, count, bad):
+        points, *_ = iterates(array, count)
+        pairs, expected = (updated(xp, points, 4, ScaledCurvaturePairs) for _ in range(2))
+        new = points[-1]
+        for _ in range(2):
+            pairs.measure_ahead(new, new.x + 1.0, new.gradient * bad)
+        self.assert_equal(pairs, expected, new)
+
+    def test_trial_from_another_point_is_not_taken(self, xp, array):
+        points, *_ = iterates(array, 7)
+        expected = updated(xp, points, 4, ScaledCurvaturePairs)
+        pairs = updated(xp, points[:-1], 4, ScaledCurvaturePairs)
+        old, new = points[-2:]
+        measured = pairs.measure_ahead(points[0], new.x, new.gradient)
+        pairs.update(old, new, to_numpy(measured))
+        self.assert_equal(pairs, expected, new)
+
+    def test_negative_curvature_is_found(self, xp, array):
+        points, *_ = iterates(array, 5)
+        pairs, expected = (updated(xp, points, 4, ScaledCurvaturePairs) for _ in range(2))
+        old = points[-1]
+        new = point(array, to_numpy(old.x) + 1.0, to_numpy(old.gradient) - 1.0)
+        pairs.update(old, new, to_numpy(pairs.measure_ahead(old, new.x, new.gradient)))
+        expected.update(old, new)
+        self.assert_equal(pairs, expected, new)
+
+    def test_plain_pairs_are_measured_only_when_they_are_added(self, xp, array):
+        points, *_ = iterates(array, 3)
+        pairs = updated(xp, points[:2], 4)
+        assert pairs.measure_ahead(points[1], points[2].x, points[2].gradient) is None
+
+    def assert_equal(self, pairs, expected, newest):
+        (first, slope), (second, same) = (p.direction(newest) for p in (pairs, expected))
+        np.testing.assert_array_equal(to_numpy(first), to_numpy(second))
+        assert slope == same
+        stored, wanted = pairs.export(), expected.export()
+        assert stored["used"].tolist() == wanted["used"].tolist()
+        for name in ("rows", "gram", "diagonal"):
+            np.testing.assert_array_equal(stored[name], wanted[name])
+
+
 @numpy_only
 def test_products_that_overflow_do_not_warn():
     """In float32; the slope is not finite then, and the minimiser drops the pairs."""

@@ -3,15 +3,26 @@
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from array_api_compat import is_torch_namespace
 from fitting import spare_jax
 from helpers import assert_close, numpy_only, to_numpy
-from joint_problems import KINDS, LOSSES, definition, matrix_problem, tensor_problem
+from joint_problems import (
+    KINDS,
+    LOSSES,
+    TRANSPORT,
+    definition,
+    matrix_problem,
+    samples,
+    tensor_problem,
+)
 
 import wtfarray as wtf
 from wtfarray._losses.term import TermValue
+from wtfarray._solvers.envelope import new_pairs
 from wtfarray._solvers.objective import JointObjective
 
 
@@ -73,6 +84,68 @@ class TestJointObjective:
         assert all(t.state is b for t, b in zip(problem.terms, before, strict=True))
 
 
+class TestOrdinaryModels:
+    """Where reading waits for the device, a model is assumed to be as ordinary as the last."""
+
+    LOSSES = (TRANSPORT, wtf.Frobenius())
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("bad", ["zeros", "empty", "overflow", "far"])
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_other_models_are_found_and_evaluated_with_care(self, xp, array, loss, bad, dtype):
+        spare_jax(xp)
+        cast = partial(array, dtype=dtype)
+        found, expected = (self.evaluated(cast, loss, bad, first=first) for first in (True, False))
+        assert found.converged == expected.converged
+        assert found.point.finite == expected.point.finite
+        rel = 1e-6 if dtype == "float64" else 1e-4
+        assert found.point.value == pytest.approx(expected.point.value, rel=rel)
+        if expected.point.finite:
+            gradients = (to_numpy(f.point.gradient) for f in (found, expected))
+            np.testing.assert_allclose(*gradients, rtol=0, atol=1e3 * rel)
+
+    def evaluated(self, array, loss, bad, *, first):
+        """The objective at a point, after that at an ordinary one if ``first``."""
+        problem, blocks = matrix_problem(array, loss, rho=1e-3)
+        problem = replace(problem, constraints=(None, None))
+        objective = JointObjective(problem, blocks, max_inner=60)
+        x = objective.pack(blocks)
+        if first:
+            assert objective.evaluate(x, 1e-4).converged
+        other = to_numpy(x).copy()
+        if bad == "zeros":
+            other[6:8] = 0.0  # of all samples, the first bin
+        elif bad == "empty":
+            other[:2] = 0.0  # the first sample
+        else:
+            other *= {"overflow": 1e12, "far": 10.0}[bad]
+        return objective.evaluate(array(other), 1e-6)
+
+    def test_numbers_of_an_evaluation_are_read_at_once(self, xp, array):
+        if not is_torch_namespace(xp):
+            pytest.skip("synchronisations are counted on torch")
+        from _torch_counts import TorchCounts
+
+        for dtype in ("float64", "float32"):
+            cast = partial(array, dtype=dtype)
+            problem, blocks = matrix_problem(cast, TRANSPORT, samples((3, 4)))
+            objective = JointObjective(problem, blocks)
+            x = objective.pack(blocks)
+            pairs = new_pairs(objective.evaluate(x, 1e-6).point)
+            base = objective.evaluate(x, 1e-6)
+            new = x * cast(np.random.default_rng(0).uniform(0.99, 1.01, x.shape))
+            measure = partial(pairs.measure_ahead, base.point, new)
+            before = problem.evaluations
+            with TorchCounts() as counts:
+                found = objective.evaluate(new, 1e-4, base.point.gradient, measure)
+                pairs.update(base.point, found.point, found.measured)
+            assert found.converged
+            iterations = problem.evaluations - before
+            assert iterations >= 2
+            # The first iteration decides nothing; one transfer for all else.
+            assert counts.synchronisations == iterations - 1 + 1
+
+
 class TestRaised:
     """One entry of the coefficients is next to 0, and the atom would help its sample."""
 
@@ -117,7 +190,7 @@ class SteepTerm:
     scale = 1.0
     work = 0.0
 
-    def evaluate(self, model, tolerance, max_iter):  # noqa: ARG002
+    def evaluate(self, model, tolerance, max_iter, *, ordinary=False):  # noqa: ARG002
         gradient = np.where(np.arange(model.size).reshape(model.shape) % 2, 1e38, -1e38)
         gradient = gradient.astype(model.dtype)
         return TermValue(1.0, 0.0, 0.0, gradient, converged=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from wtfarray._arrays.host import to_host_together
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.sums import ALONE, Sums
@@ -155,7 +156,14 @@ class DebiasedTerm:
         self._plain.drop_history()
         self._product = None
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,
+        max_iter: int,
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """
         Solve both problems until the estimated error is below the tolerance.
 
@@ -175,7 +183,8 @@ class DebiasedTerm:
             if self._sums.any(has_empty_sample(self._plain, plain)):
                 return outside
             found = self._plain.evaluate(plain, PLAIN_SHARE * tolerance, max_iter)
-            if self._sums.any(not math.isfinite(found.value)):
+            plain_value, plain_gap = to_host_together([found.value, found.gap])
+            if self._sums.any(not math.isfinite(plain_value)):
                 return outside
             self._h = self._potential_of(found.gradient) - p
             q = arriving(problem, Y, self._h)
@@ -183,10 +192,10 @@ class DebiasedTerm:
             lag_of_all, unsolved = self._sums.numbers(lag, not found.converged)
             if lag_of_all <= LAG_SHARE * tolerance or unsolved:
                 break
-        value = found.value + self._sum(self._self_part(Y, total)) - (1.0 + CURVATURE) * lag
+        value = plain_value + self._sum(self._self_part(Y, total)) - (1.0 + CURVATURE) * lag
         gradient = self._gradient(dual_of_potential(self._h, lam, array_namespace(Y)))
         converged = found.converged and lag_of_all <= LAG_SHARE * tolerance
-        return TermValue(value, found.error + lag, found.gap + lag, gradient, converged)
+        return TermValue(value, found.error + lag, plain_gap + lag, gradient, converged)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from array_api_compat import array_namespace
 
@@ -57,7 +58,14 @@ class ExactTerm:
     def drop_history(self) -> None:
         """No effect: there is no history."""
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:  # noqa: ARG002
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,  # noqa: ARG002
+        max_iter: int,  # noqa: ARG002
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """The loss and its gradient."""
         xp = array_namespace(model)
         self.evaluations += 1
@@ -68,11 +76,12 @@ class ExactTerm:
             values = xp.where(counts, values, 0.0) * self.weights
             gradient = xp.where(weights > 0, gradient, 0.0) * weights
         self.state = gradient
-        return TermValue(float(xp.sum(values)), 0.0, 0.0, gradient, converged=True)
+        return TermValue(xp.sum(values), 0.0, 0.0, gradient, converged=True)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
         """As `evaluate`: the gap is 0."""
-        return self.evaluate(model, tolerance, max_iter)
+        found = self.evaluate(model, tolerance, max_iter)
+        return replace(found, value=float(found.value))
 
 
 def checked_loss(

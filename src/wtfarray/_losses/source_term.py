@@ -87,9 +87,12 @@ class SourceTerm:
         """Drop everything but the state."""
         self.term.drop_history()
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self, model: Array, tolerance: float, max_iter: int, *, ordinary: bool = False
+    ) -> TermValue:
         """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
-        value = self.term.evaluate(self.part(model), tolerance / self.weight, max_iter)
+        share = tolerance / self.weight
+        value = self.term.evaluate(self.part(model), share, max_iter, ordinary=ordinary)
         return self._whole(value, model)
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:

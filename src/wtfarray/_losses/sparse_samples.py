@@ -153,7 +153,14 @@ class SparseSamplesTerm:
     def drop_history(self) -> None:
         """No effect: the state is all that is kept."""
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,
+        max_iter: int,
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """Newton steps until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         Y, h, error, _, done = self._solve(model, tolerance, max_iter)

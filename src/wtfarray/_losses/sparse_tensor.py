@@ -91,7 +91,14 @@ class SparseTensorTerm:
         shape = tuple(self.problem.data.shape[1:])
         self._products = SupportProducts.of(kernel, to_host(self._support), shape)
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,
+        max_iter: int,
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """Iterate until the estimated error is below the tolerance."""
         xp = array_namespace(model)
         problem = self._at_level

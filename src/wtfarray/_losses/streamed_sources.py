@@ -73,7 +73,14 @@ class AbsentTerm:
     def drop_history(self) -> None:
         """No effect."""
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:  # noqa: ARG002
+    def evaluate(
+        self,
+        model: Array,
+        tolerance: float,  # noqa: ARG002
+        max_iter: int,  # noqa: ARG002
+        *,
+        ordinary: bool = False,  # noqa: ARG002
+    ) -> TermValue:
         """Zero, with a gradient of zero."""
         return TermValue(0.0, 0.0, 0.0, array_namespace(model).zeros_like(model), converged=True)
 

@@ -15,12 +15,12 @@ Result = TypeVar("Result")
 class TermValue:
     """Value, gradient and error of ``Phi(X, Y)``, of the samples of this process."""
 
-    value: float
-    """A lower bound of the loss."""
+    value: float | Array
+    """A lower bound of the loss; an array () if it is still on the device."""
     error: float
     """Estimated error of the lower bound; the value plus this is not biased."""
-    gap: float
-    """Bound on the error of the lower bound; `Term.evaluate` may only estimate it."""
+    gap: float | Array
+    """Bound on the error of the lower bound; `Term.evaluate` may only estimate it. As value."""
     gradient: Array
     """In Y, of the shape of Y: the dual variable u."""
     converged: bool
@@ -58,11 +58,19 @@ class Term(Protocol):
     def drop_history(self) -> None:
         """Drop everything but the state."""
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """The loss of a model tensor, its error estimated below ``tolerance`` if possible."""
+    def evaluate(
+        self, model: Array, tolerance: float, max_iter: int, *, ordinary: bool = False
+    ) -> TermValue:
+        """
+        The loss of a model tensor, its error estimated below ``tolerance`` if possible.
+
+        If ``ordinary``, the caller assumes that all of the model is positive and that nothing
+        overflows, and the term need not check it. Where this does not hold, some numbers of the
+        result may not be finite, and the history is to be dropped.
+        """
 
     def certify(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
-        """The loss of a model tensor with a rigorous gap, below ``tolerance`` if possible."""
+        """As `evaluate`, with a rigorous gap, below ``tolerance`` if possible; on the host."""
 
 
 def tightened(

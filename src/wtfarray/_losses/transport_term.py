@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 from array_api_compat import is_numpy_array
 
 from wtfarray._arrays.compilation import compiled
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.host import to_host, to_host_together
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import per_sample, spread, stack, unstack
+from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
@@ -135,21 +137,27 @@ class TransportTerm:
         self._positive = self._slices == [] or float(xp.min(Y)) > 0
         return not self._positive and bool(xp.any((self.problem.mass > 0) & ~(per_sample(Y) > 0)))
 
-    def evaluate(self, model: Array, tolerance: float, max_iter: int) -> TermValue:
+    def evaluate(
+        self, model: Array, tolerance: float, max_iter: int, *, ordinary: bool = False
+    ) -> TermValue:
         """
         Solve the inner problem until the estimated error is below the tolerance.
 
-        If other processes hold some of the samples, no model may have an empty sample on any of
-        them: see `has_empty_sample`.
+        With an ``ordinary`` model nothing is read but what decides when to stop. If other processes
+        hold some of the samples, no model may have an empty sample on any of them: see
+        `has_empty_sample`.
         """
         Y = stack(self.problem, model)
-        if self.has_empty_sample(model):
+        if ordinary:
+            self._positive = True
+        elif self.has_empty_sample(model):
             # The loss of a sample whose model is empty is infinite; the state stays.
             return TermValue(math.inf, 0.0, math.inf, 0.0 * model, converged=False)
         self._begin()
         share = tolerance / self._batch_count
         parts = {
-            k: self._evaluate(k, Y[self._slices[k], ...], share, max_iter) for k in self._order
+            k: self._evaluate(k, Y[self._slices[k], ...], share, max_iter, ordinary=ordinary)
+            for k in self._order
         }
         return self._joined([parts[k] for k in range(len(parts))])
 
@@ -158,7 +166,9 @@ class TransportTerm:
         self._continues = self.state is self._latest
         self._latest = None
 
-    def _evaluate(self, k: int, Y: Array, tolerance: float, max_iter: int) -> _Part:
+    def _evaluate(
+        self, k: int, Y: Array, tolerance: float, max_iter: int, *, ordinary: bool
+    ) -> _Part:
         xp = array_namespace(Y)
         solver = self._solver(k)
         before = solver.evaluations
@@ -171,7 +181,7 @@ class TransportTerm:
         point, error, done = self._iterate(k, points, until)
         evaluations = solver.evaluations - before
         self.work += evaluations * solver.work_per_evaluation
-        other = None if done else self._fallback(k, solver)
+        other = None if done or math.isnan(error) else self._fallback(k, solver)
         if other is not None:
             solver = other
             points = solver.iterates(Y, tolerance, max_iter)
@@ -179,7 +189,7 @@ class TransportTerm:
             evaluations += solver.evaluations
             self.work += solver.evaluations * solver.work_per_evaluation
         rough = may_use_exp(problem.lam, problem.kernel.eps, float(xp.finfo(Y.dtype).eps))
-        u, values, gaps = _outcome(Y, problem, point, rough=rough)
+        u, values, gaps = _outcome(Y, problem, point, rough=rough, ordinary=ordinary)
         del point  # free its arrays
         return _Part(solver.g, u, values, gaps, error, done, evaluations * Y.shape[0])
 
@@ -202,11 +212,11 @@ class TransportTerm:
         while True:
             point = next(points)
             n += point.iterations
-            done = False
+            done, error = False, 0.0
             if n >= min(until.least, until.most):
                 error, distance = sums.numbers(point.error, point.distance)
                 done = n >= until.least and error <= until.error and distance <= until.distance
-            if done or n >= until.most:
+            if done or n >= until.most or math.isnan(error):
                 return point, point.error, done
             del point  # free its arrays before the next one is computed
 
@@ -225,8 +235,8 @@ class TransportTerm:
             parts[k] = _Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations)
         joined = self._joined([parts[k] for k in range(len(parts))])
         self._latest = None  # the solvers are one step ahead of this g
-        converged = joined.gap <= tolerance
-        return TermValue(joined.value, joined.gap, joined.gap, joined.gradient, converged)
+        value, gap = to_host_together([joined.value, joined.gap])
+        return TermValue(value, gap, gap, joined.gradient, converged=gap <= tolerance)
 
     def _joined(self, parts: list[_Part]) -> TermValue:
         """Combine the batches, and update the state; the sums are those over the samples here."""
@@ -241,10 +251,8 @@ class TransportTerm:
             # A sample of weight 0 has no gradient, where u is -inf neither.
             weights = spread(self.weights, u)
             u = xp.where(weights > 0, u * xp.where(weights > 0, weights, 1.0), 0.0)
-        sums = [
-            xp.stack([self._sum(a, k) for a in (p.values, p.gaps)]) for k, p in enumerate(parts)
-        ]
-        value, gap = to_host(xp.sum(xp.stack(sums), axis=0)).tolist()
+        value = reduce(add, (self._sum(part.values, k) for k, part in enumerate(parts)))
+        gap = reduce(add, (self._sum(part.gaps, k) for k, part in enumerate(parts)))
         error = sum(part.error for part in parts)
         self._evaluations += sum(part.evaluations for part in parts)
         converged = all(part.converged for part in parts)
@@ -266,24 +274,26 @@ class TransportTerm:
         return max(1.0, sums.largest(here))
 
 
-@compiled(static=("rough",))
+@compiled(static=("rough", "ordinary"))
 def _outcome(
-    Y: Array, problem: TransportProblem, point: Iterate, *, rough: bool
+    Y: Array, problem: TransportProblem, point: Iterate, *, rough: bool, ordinary: bool
 ) -> tuple[Array, Array, Array]:
     """
     The dual variable, (N, ...), the values and estimated gaps, (N,), at the last iterate.
 
-    ``rough`` says whether exp is accurate enough to replace expm1, see `may_use_exp`.
+    ``rough`` says whether exp is accurate enough to replace expm1, see `may_use_exp`. In an
+    ``ordinary`` case u does not overflow; where it does, it is not finite.
     """
     lam = problem.lam
     gaps = point.decrement if problem.conserves_mass else point.gap_bound(lam)
     values = -problem.value(point.marginal) - problem.mass * point.shift
-    u = dual_of_potential(point.g, lam, array_namespace(Y), rough=rough)
+    u = dual_of_potential(point.g, lam, array_namespace(Y), rough=rough, capped=not ordinary)
     if rough:
         mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
         # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.
         return u, (per_sample(Y) - mass) * lam + values, gaps
-    return u, dual_product(point.g, Y, lam, problem.kernel.flow) + values, gaps
+    product = inner(u, Y) if ordinary else dual_product(point.g, Y, lam, problem.kernel.flow)
+    return u, product + values, gaps
 
 
 @dataclass(frozen=True, eq=False)

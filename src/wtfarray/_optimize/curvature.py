@@ -1,6 +1,7 @@
 """The curvature pairs of L-BFGS in vector-free form (Chen, Wang and Zhou 2014, NeurIPS)."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import device, is_writeable_array
@@ -83,14 +84,40 @@ class CurvaturePairs:
         self._free += self._used
         self._used = []
 
-    def update(self, old: Point, new: Point) -> None:
-        """Add the pair of two successive iterates if its curvature is positive."""
-        slot = self._free.pop() if self._free else self._used.pop(0)
-        pair = self._xp.stack([new.x - old.x, new.gradient - old.gradient])
-        self._write(slot, pair)
-        self._used.append(slot)
-        self._measure_pair(slot, pair, new)
+    def measure_ahead(self, old: Point, x: Array, gradient: Array) -> Array | None:  # noqa: ARG002
+        """
+        The inner products that `update` will need if a trial point is accepted, on the device.
 
+        None if they are not computed ahead.
+        """
+        return None
+
+    def update(self, old: Point, new: Point, measured: NDArray[np.float64] | None = None) -> None:
+        """
+        Add the pair of two successive iterates if its curvature is positive.
+
+        ``measured`` is what `measure_ahead` returned last, on the host.
+        """
+        if not self._take_trial(old, new, measured):
+            slot = self._free.pop() if self._free else self._used.pop(0)
+            pair = self._xp.stack([new.x - old.x, new.gradient - old.gradient])
+            self._write(slot, pair)
+            self._used.append(slot)
+            self._measure_pair(slot, pair, new)
+        self._check_newest(new)
+
+    def _take_trial(
+        self,
+        old: Point,  # noqa: ARG002
+        new: Point,  # noqa: ARG002
+        measured: NDArray[np.float64] | None,  # noqa: ARG002
+    ) -> bool:
+        """Whether the pair was measured ahead; it is then the newest."""
+        return False
+
+    def _check_newest(self, new: Point) -> None:
+        """Remove the newest pair if its curvature is not positive."""
+        slot = self._used[-1]
         step, change = 2 * slot, 2 * slot + 1
         step_square, change_square = self._gram[step, step], self._gram[change, change]
         curvature = float(self._gram[step, change])
@@ -257,9 +284,60 @@ class ScaledCurvaturePairs(CurvaturePairs):
         self._last_median: float | None = None
         """The median of the last diagonal, with several processes."""
         self._gradient_square = point.square
+        self._trial: _Trial | None = None
+
+    def clear(self) -> None:
+        """Remove all pairs, but keep the first inverse Hessian of the newest."""
+        self._withdraw()
+        super().clear()
+
+    def measure_ahead(self, old: Point, x: Array, gradient: Array) -> Array | None:
+        """
+        The inner products that `update` will need if a trial point is accepted, on the device.
+
+        Its pair is written to where the oldest was, which returns as soon as anything else is done
+        than that `update`. None if other processes have to be asked.
+        """
+        self._withdraw()
+        if self._sums.shared:
+            return None
+        (rows,) = self._rows
+        slot = self._free[-1] if self._free else self._used[0]
+        kept = self._used if self._free else self._used[1:]
+        here = slice(2 * slot, 2 * slot + 2)
+        # Arrays that cannot be written to stay as they are.
+        replaced = self._xp.asarray(rows[here, :], copy=True) if is_writeable_array(rows) else rows
+        self._write(slot, self._xp.stack([x - old.x, gradient - old.gradient]))
+        diagonal = self._new_diagonal([*kept, slot])
+        self._trial = _Trial(old, gradient, slot, replaced, diagonal)
+        return _scaled_products(self._rows[0], diagonal, gradient)
+
+    def _take_trial(self, old: Point, new: Point, measured: NDArray[np.float64] | None) -> bool:
+        """Whether the pair was measured ahead; it is then the newest."""
+        trial = self._trial
+        known = trial is not None and trial.old is old and trial.gradient is new.gradient
+        if trial is None or measured is None or not known:
+            self._withdraw()
+            return False
+        self._trial = None
+        self._used.append(self._free.pop() if self._free else self._used.pop(0))
+        self._diagonal = trial.diagonal
+        self._read(measured)
+        return True
+
+    def _withdraw(self) -> None:
+        """Restore what the pair of a trial has replaced, if there is one."""
+        trial, self._trial = self._trial, None
+        if trial is None:
+            return
+        if is_writeable_array(self._rows[0]):
+            self._write(trial.slot, trial.replaced)
+        else:
+            self._rows = [trial.replaced]
 
     def export(self) -> dict[str, NDArray[np.float64]]:
         """The state for `restore`, as arrays on the host."""
+        self._withdraw()
         return {
             **super().export(),
             "diagonal": host.to_host(self._diagonal),
@@ -268,6 +346,7 @@ class ScaledCurvaturePairs(CurvaturePairs):
 
     def restore(self, stored: dict[str, NDArray[np.float64]]) -> None:
         """Restore the state returned by `export`."""
+        self._trial = None
         super().restore(stored)
         like = self._diagonal
         self._diagonal = self._xp.asarray(stored["diagonal"], dtype=like.dtype, device=device(like))
@@ -275,10 +354,12 @@ class ScaledCurvaturePairs(CurvaturePairs):
 
     def renew(self, point: Point) -> None:
         """Replace the gradient at the newest iterate, for example by a more accurate one."""
+        self._withdraw()
         self._measure(point)
 
     def direction(self, point: Point) -> tuple[Array, float]:
         """Multiply the gradient by minus the inverse Hessian, as `CurvaturePairs.direction`."""
+        self._withdraw()
         xp = self._xp
         if self.empty:
             scaled = self._diagonal * point.gradient
@@ -298,20 +379,20 @@ class ScaledCurvaturePairs(CurvaturePairs):
 
     def _measure_pair(self, slot: int, pair: Array, new: Point) -> None:  # noqa: ARG002
         """Compute the diagonal and all inner products."""
-        self._diagonal = self._new_diagonal()
+        self._diagonal = self._new_diagonal(self._used)
         self._measure(new)
 
     def _remove_newest(self, new: Point) -> None:
         """Remove the newest pair, from the diagonal too."""
         super()._remove_newest(new)
         if not self.empty:
-            self._diagonal = self._new_diagonal()
+            self._diagonal = self._new_diagonal(self._used)
         self._measure(new)
 
-    def _new_diagonal(self) -> Array:
+    def _new_diagonal(self, used: list[int]) -> Array:
         """The diagonal of the recent pairs; entries that they do not move take a common value."""
         xp = self._xp
-        recent, memory = self._used[-self._recent :], self._rows[0].shape[0] // 2
+        recent, memory = used[-self._recent :], self._rows[0].shape[0] // 2
         chosen = np.zeros((2, 2 * memory))
         for slot in recent:
             chosen[0, 2 * slot] = chosen[1, 2 * slot + 1] = 1.0
@@ -336,9 +417,27 @@ class ScaledCurvaturePairs(CurvaturePairs):
         vectors = (self._own(self._cut(vector)) for vector in (self._diagonal, point.gradient))
         with np.errstate(over="ignore", invalid="ignore"):  # then the slope is not finite either
             products = _scaled_products(self._own(self._rows), *vectors)
-        total = self._sums.host(host.to_host(products))
+        self._read(self._sums.host(host.to_host(products)))
+
+    def _read(self, products: NDArray[np.float64]) -> None:
+        """Take over the inner products of `_scaled_products`."""
         memory = self._rows[0].shape[0] // 2
-        self._gram, self._gradient_products, self._gradient_square = _gram_of(total, memory)
+        self._gram, self._gradient_products, self._gradient_square = _gram_of(products, memory)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """The pair of a trial point, while it is not known whether that is accepted."""
+
+    old: Point
+    gradient: Array
+    """At the trial point."""
+    slot: int
+    """Where the pair was written."""
+    replaced: Array
+    """What was there; all rows, if these cannot be written to."""
+    diagonal: Array
+    """With the pair."""
 
 
 def _joined(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:

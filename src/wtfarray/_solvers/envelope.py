@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -204,7 +205,7 @@ def _step(
     base, new = found.base, found.accepted
     if progress.inherited and found.shortened:
         pairs.clear()  # those of the similar problem mislead
-    pairs.update(base.point, new.point)
+    pairs.update(base.point, new.point, new.measured)
     drop = base.point.value - new.point.value
     magnitude = abs(base.point.value)
     decrease = max(drop, 1e-12 * magnitude)
@@ -285,7 +286,9 @@ def _search(
         allowed = max(
             SETTINGS.inner_error * tightness * min(progress.decrease, -slope), rounding, 1e-300
         )
-        new = objective.evaluate(base.point.x + t * direction, allowed, direction)
+        x = base.point.x + t * direction
+        measure = partial(pairs.measure_ahead, base.point, x)
+        new = objective.evaluate(x, allowed, direction, measure)
         rise = new.point.value - base.point.value
         finite = new.point.finite
         if finite and new.converged:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wtfarray._arrays.compilation import compiled
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.host import is_queued, to_host_together
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import News
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._optimize.objective import Point
-from wtfarray._solvers.problem import FactorisationProblem, LossValue, entropy_and_gradient
+from wtfarray._solvers.problem import (
+    FactorisationProblem,
+    LossValue,
+    entropy_and_gradient,
+    is_ordinary,
+)
 from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
 
 STUCK_SHARE = 1e-3
@@ -97,6 +103,12 @@ class Evaluation:
     gap: float
     converged: bool
     """Whether the inner problems converged to the requested tolerance."""
+    measured: NDArray[np.float64] | None = None
+    """What the caller wanted to know of the gradient."""
+
+
+Measure = Callable[[Array], Array | None]
+"""Maps a gradient to an array, on the device, that is to be read with the value; or to None."""
 
 
 class JointObjective:
@@ -130,6 +142,8 @@ class JointObjective:
         self.shared = math.prod(self._shapes[0]) if self._has_rows else 0
         """Number of leading entries of the vector that are rows of this process alone."""
         self._news: News | None = None
+        self._ordinary = False
+        """Whether the last model was ordinary, and the next one is assumed to be."""
 
     @property
     def constant(self) -> float:
@@ -168,12 +182,47 @@ class JointObjective:
     def _split(self, x: Array) -> list[Array]:
         return self._layout.split(x)
 
-    def evaluate(self, x: Array, tolerance: float, direction: Array | None = None) -> Evaluation:
-        """The value, with an estimated error below ``tolerance`` if possible, and the gradient."""
+    def evaluate(
+        self,
+        x: Array,
+        tolerance: float,
+        direction: Array | None = None,
+        measure: Measure | None = None,
+    ) -> Evaluation:
+        """
+        The value, with an estimated error below ``tolerance`` if possible, and the gradient.
+
+        Where reading a number waits for the device, the model is first assumed to be as ordinary
+        as the last one, which is checked with the numbers of the result. All these are read at
+        once, and with them, for the caller, what ``measure`` finds of the gradient.
+        """
         self.evaluations += 1
         with np.errstate(over="ignore", invalid="ignore"):
             blocks = self.blocks(x)
-        losses = self.problem.evaluate(blocks, tolerance, self.max_inner)
+        arguments = (x, blocks, tolerance, direction, measure)
+        if self._ordinary and is_queued(x):
+            states = self.problem.states()
+            found = self._evaluated(*arguments, assumed_ordinary=True)
+            if self._ordinary:
+                return found
+            self.problem.restore(states)
+            self.problem.drop_history()
+        return self._evaluated(*arguments, assumed_ordinary=False)
+
+    def _evaluated(
+        self,
+        x: Array,
+        blocks: list[Array],
+        tolerance: float,
+        direction: Array | None,
+        measure: Measure | None,
+        *,
+        assumed_ordinary: bool,
+    ) -> Evaluation:
+        """The value and gradient; learns whether the model is ordinary."""
+        losses = self.problem.evaluate(
+            blocks, tolerance, self.max_inner, assumed_ordinary=assumed_ordinary
+        )
         if losses is None:
             outside = Point(x, 0.0 * x, math.inf, math.inf, math.inf, math.inf)
             return Evaluation(outside, math.inf, math.inf, converged=False)
@@ -181,24 +230,33 @@ class JointObjective:
             # A gradient whose square overflows makes a point that is not finite, and is rejected.
             if self.sums.shared:
                 return self._assembled_together(x, blocks, losses, direction)
-            return self._assembled(x, blocks, losses, direction)
+            return self._assembled(x, blocks, losses, direction, measure)
 
     def _assembled(
-        self, x: Array, blocks: list[Array], losses: LossValue, direction: Array | None
+        self,
+        x: Array,
+        blocks: list[Array],
+        losses: LossValue,
+        direction: Array | None,
+        measure: Measure | None,
     ) -> Evaluation:
         """The value and gradient in x, from those of the losses in the blocks."""
         rho, references = self.problem.rho, self.problem.references
         gradient, numbers = _gradient(
             x, blocks, losses.adjoints, direction, rho, references, layout=self._layout
         )
-        norm, square, slope, total = to_host(numbers).tolist()
-        value = losses.value + losses.error + total + self.constant
-        return Evaluation(
-            Point(x, gradient, value, norm, square, slope),
-            losses.error,
-            losses.gap,
-            losses.converged,
-        )
+        wanted = measure(gradient) if measure is not None and is_queued(x) else None
+        on_device = [numbers, losses.value, losses.gap]
+        on_device += [a for a in (losses.extremes, wanted) if a is not None]
+        (norm, square, slope, total), value, gap, *others = to_host_together(on_device)
+        value = float(value + losses.error + total + self.constant)
+        point = Point(x, gradient, value, *map(float, (norm, square, slope)))
+        self._ordinary = losses.ordinary
+        if losses.extremes is not None:
+            smallest, largest = others.pop(0)
+            self._ordinary = point.finite and is_ordinary(smallest, largest, x)
+        measured = others[0] if others else None
+        return Evaluation(point, losses.error, gap, losses.converged, measured)
 
     def _assembled_together(
         self, x: Array, blocks: list[Array], losses: LossValue, direction: Array | None
@@ -215,9 +273,9 @@ class JointObjective:
         adjoints = losses.adjoints
         parts, total = self._split(x), 0.0
         numbers = [
-            losses.value,
+            float(losses.value),
             losses.error,
-            losses.gap,
+            float(losses.gap),
             float(not losses.converged),
             problem.work,
             1.0,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
+from array_api_compat import device as device_of
 
 from wtfarray._arrays.compilation import compiled
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
@@ -29,15 +33,20 @@ ROUGH_ITERATIONS = 200
 class LossValue:
     """The losses at some blocks, summed."""
 
-    value: float
-    """A lower bound."""
+    value: float | Array
+    """A lower bound; an array () if it is still on the device."""
     error: float
     """Estimated error of the lower bound."""
-    gap: float
+    gap: float | Array
+    """An array () if it is still on the device."""
     converged: bool
     """Whether the inner problems converged to the requested tolerance."""
     adjoints: list[Array]
     """The gradient in each block."""
+    extremes: Array | None = None
+    """The smallest and the largest entry of the model, (2,), of which nothing is known yet."""
+    ordinary: bool = False
+    """Whether the model is known to be ordinary: see `is_ordinary`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,36 +146,49 @@ class FactorisationProblem:
             term.state = state
 
     def evaluate(
-        self, blocks: Sequence[Array], tolerance: float, max_iter: int
+        self,
+        blocks: Sequence[Array],
+        tolerance: float,
+        max_iter: int,
+        *,
+        assumed_ordinary: bool = False,
     ) -> LossValue | None:
         """
         The losses, with an estimated error below ``tolerance`` if possible, and their adjoints.
 
         None where products would overflow, after a step much too long. With several processes
-        also where the model of a sample is empty on one of them, and its loss infinite.
+        also where the model of a sample is empty on one of them, and its loss infinite. If the
+        model is ``assumed_ordinary``, nothing is read to find out: the caller has to check
+        `LossValue.extremes` with `is_ordinary`, and that all numbers are finite.
         """
-        xp = array_namespace(*blocks)
         with np.errstate(over="ignore", invalid="ignore"):
-            model = self.tensor(blocks)
-        largest = float(xp.max(model)) if math.prod(model.shape) else 0.0
-        outside = not largest <= math.sqrt(float(xp.finfo(model.dtype).max))
-        if self.shards.shared:
-            outside = self.shards.sums.any(outside or self._has_empty_sample(model))
-        if outside:
-            return None
+            model, extremes = _tensor_and_extremes(
+                list(blocks), self.mask, self.model, shape=self.shape
+            )
+        ordinary = assumed_ordinary
+        if not assumed_ordinary:
+            smallest, largest = to_host(extremes).tolist()
+            outside = not largest <= _largest_entry(model)
+            if self.shards.shared:
+                outside = self.shards.sums.any(outside or self._has_empty_sample(model))
+            if outside:
+                return None
+            ordinary = smallest > 0
         share = tolerance / len(self.terms)
-        values = [term.evaluate(model, share, max_iter) for term in self.terms]
-        dual = values[0].gradient
-        for other in values[1:]:
-            dual = dual + other.gradient
+        values = [
+            term.evaluate(model, share, max_iter, ordinary=assumed_ordinary) for term in self.terms
+        ]
+        dual = reduce(add, (v.gradient for v in values))
         with np.errstate(over="ignore", invalid="ignore"):
             adjoints = self.adjoints(dual, blocks)
         return LossValue(
-            sum(v.value for v in values),
+            reduce(add, (v.value for v in values)),
             sum(v.error for v in values),
-            sum(v.gap for v in values),
+            reduce(add, (v.gap for v in values)),
             all(v.converged for v in values),
             adjoints,
+            extremes if assumed_ordinary else None,
+            ordinary,
         )
 
     def _has_empty_sample(self, model: Array) -> bool:
@@ -182,7 +204,8 @@ class FactorisationProblem:
         total = math.inf
         if not (self.shards.shared and self.shards.sums.any(self._has_empty_sample(model))):
             rough = [term.evaluate(model, 0.1 * term.scale, few) for term in self.terms]
-            (total,) = self.shards.sums.numbers(sum(value.value + value.error for value in rough))
+            total = float(sum(value.value + value.error for value in rough))
+            (total,) = self.shards.sums.numbers(total)
         total += entropy
         allowed = share * self.magnitude(total) / len(self.terms)
         exact = [term.certify(model, allowed, iterations) for term in self.terms]
@@ -213,6 +236,28 @@ def _tensor(
     """The model tensor, in the shape of the data; 0 where entries are missing."""
     tensor = model.tensor(blocks)
     return observed(array_namespace(tensor).reshape(tensor, shape), mask)
+
+
+@compiled(static=("shape",))
+def _tensor_and_extremes(
+    blocks: list[Array], mask: Array | None, model: Model, *, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """The model tensor, and its smallest and largest entry, (2,); ones if it has none."""
+    tensor = _tensor(blocks, mask, model, shape=shape)
+    xp = array_namespace(tensor)
+    if not math.prod(shape):
+        return tensor, xp.ones((2,), dtype=tensor.dtype, device=device_of(tensor))
+    return tensor, xp.stack([xp.min(tensor), xp.max(tensor)])
+
+
+def is_ordinary(smallest: float, largest: float, like: Array) -> bool:
+    """Whether a model is positive everywhere, and no product with its entries overflows."""
+    return smallest > 0 and largest <= _largest_entry(like)
+
+
+def _largest_entry(like: Array) -> float:
+    """The largest entry of a model; ``like`` is an array of its dtype."""
+    return math.sqrt(float(array_namespace(like).finfo(like.dtype).max))
 
 
 @compiled()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.host import to_host, to_host_together
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
@@ -93,9 +93,14 @@ class StreamedProblem(FactorisationProblem):
             yield rows, part
 
     def evaluate(
-        self, blocks: Sequence[Array], tolerance: float, max_iter: int
+        self,
+        blocks: Sequence[Array],
+        tolerance: float,
+        max_iter: int,
+        *,
+        assumed_ordinary: bool = False,  # noqa: ARG002
     ) -> LossValue | None:
-        """The losses and their adjoints, batch by batch."""
+        """The losses and their adjoints, batch by batch; every model is checked."""
         xp = array_namespace(*blocks)
         files, found = self.losses.begin(), []
         rows_of_first: list[Array] = []
@@ -107,19 +112,15 @@ class StreamedProblem(FactorisationProblem):
             first, *rest = value.adjoints
             rows_of_first.append(first)
             others = [a + b for a, b in zip(others, rest, strict=True)] if others else rest
-            found.append(replace(value, adjoints=[]))
+            numbers = to_host_together([value.value, value.gap])
+            found.append((*numbers, value.error, value.converged))
             self.losses.store(files, rows, part.terms)
         if self.shards.sums.any(value is None):
             return None
         self.losses.state = files
         first = rows_of_first[0] if len(rows_of_first) == 1 else xp.concat(rows_of_first)
-        return LossValue(
-            sum(v.value for v in found),
-            sum(v.error for v in found),
-            sum(v.gap for v in found),
-            all(v.converged for v in found),
-            [first, *others],
-        )
+        values, gaps, errors, converged = zip(*found, strict=True)
+        return LossValue(sum(values), sum(errors), sum(gaps), all(converged), [first, *others])
 
     def certify(
         self, blocks: Sequence[Array], share: float, iterations: int = CERTIFICATE_ITERATIONS

@@ -41,16 +41,21 @@ def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, A
     return change, change + 1.0, outside
 
 
-def dual_of_potential(g: Array, lam: float, xp: Namespace, *, rough: bool = False) -> Array:
+def dual_of_potential(
+    g: Array, lam: float, xp: Namespace, *, rough: bool = False, capped: bool = True
+) -> Array:
     """
     ``u = -lam expm1(-g/lam)``; balanced (lam infinite): u = g.
 
     Where that is too large for a number of the dtype it is the largest: see `dual_product`. If a
-    ``rough`` result will do, as `may_use_exp` says, exp replaces expm1, which is slower.
+    ``rough`` result will do, as `may_use_exp` says, exp replaces expm1, which is slower. If it is
+    not ``capped``, it is -inf where it is too large.
     """
     if is_infinite(lam):
         return g
-    exponent = xp.minimum(g * (-1.0 / lam), _overflow(g, lam, xp))
+    exponent = g * (-1.0 / lam)
+    if capped:
+        exponent = xp.minimum(exponent, _overflow(g, lam, xp))
     if rough:
         u = xp.exp(exponent)
         u -= 1.0

@@ -370,9 +370,9 @@ class Sinkhorn:
                 until,
             )
             self.evaluations += totals.iterations
-            if totals.worse:
+            if totals.worse > 0:
                 self._secants = without(self._secants, point.worse)
-            if not totals.lost:
+            if not totals.lost > 0:  # nor for NaN
                 self.g = self._state.ahead
                 return replace(
                     point,
