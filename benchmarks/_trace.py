@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from _data import Array
@@ -92,6 +93,34 @@ def trace(
     total = clock() - begin
     steps.append(Step("end", total, result.objective, list(result.factors)))
     return [replace(s, factors=[np.asarray(a) for a in s.factors]) for s in steps], result, total
+
+
+class InnerTime:
+    """Seconds and evaluations of the inner problems of fits, on the grid of the data only."""
+
+    def __init__(self, shape: Sequence[int], clock: Callable[[], float]) -> None:
+        self.shape, self.clock = tuple(shape), clock
+        self.seconds, self.evaluations = 0.0, 0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count what fits do within this context; an older version may have no such class."""
+        term = importlib.import_module("wtfarray._losses.transport_term").TransportTerm
+        evaluate = term.evaluate
+
+        def timed(this: Any, *args: Any, **options: Any) -> Any:
+            begin, before = self.clock(), this.evaluations
+            found = evaluate(this, *args, **options)
+            if tuple(this.shape) == self.shape:
+                self.seconds += self.clock() - begin
+                self.evaluations += this.evaluations - before
+            return found
+
+        term.evaluate = timed
+        try:
+            yield
+        finally:
+            term.evaluate = evaluate
 
 
 def exact(X: Array, factors: Sequence[Array], loss: wtf.Wasserstein, rho: float) -> float:

@@ -454,7 +454,8 @@ class TestMassOfNewSamples:
 
 @numpy_only
 @pytest.mark.parametrize("seed", [119, 153])
-def test_samples_of_very_different_mass_are_projected_as_alone_in_float32(seed):
+def test_samples_of_very_different_mass_are_projected_as_alone_in_float32(monkeypatch, seed):
+    set_thresholds(monkeypatch, most_sweeps=20)  # atoms of which the objectives are comparable
     rng = np.random.default_rng(seed)
     n, samples, rank = (int(rng.integers(*ends)) for ends in ((4, 14), (3, 9), (2, 4)))
     X = rng.dirichlet(np.full(n, 0.3), samples)
