@@ -359,7 +359,7 @@ class TestOperations:
         rng = np.random.default_rng(0)
         X, Y = (array(rng.uniform(0.1, 1.0, (5, 6, 4)), dtype) for _ in range(2))
         problem = wtf.Wasserstein(wtf.grid_cost(6, 4), 0.1, 1.0).bind(X)
-        target, secants = target_of(problem, Y), secants_for(problem, Y)
+        target, secants = target_of(problem, Y), secants_for(problem, xp.reshape(Y, (5, 24)))
         state, radius = first_state(problem, 0.0 * X), search_radius(problem)
         with TorchCounts() as counts:
             sinkhorn_step(problem, target, state, secants, safe=False, max_step=radius)
