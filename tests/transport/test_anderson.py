@@ -112,10 +112,17 @@ class TestCoefficients:
         assert lengths[0] > lengths[1] > lengths[2]
 
     @some_dtype
-    def test_result_has_the_dtype_of_the_problem_and_rings_are_single(self, xp, array, dtype):
+    def test_inverse_has_the_dtype_of_the_problem_and_rings_are_single(self, xp, array, dtype):
         secants, extra = with_pairs(array, random_pairs(2), dtype)
-        assert extra.dtype == secants.inverse.dtype == getattr(xp, dtype)
-        rings = (secants.moves, secants.changes, secants.lengths, secants.scales, secants.weights)
+        assert secants.inverse.dtype == getattr(xp, dtype)
+        rings = (
+            extra,
+            secants.moves,
+            secants.changes,
+            secants.lengths,
+            secants.scales,
+            secants.weights,
+        )
         assert all(ring.dtype == xp.float32 for ring in rings)
 
     @some_dtype

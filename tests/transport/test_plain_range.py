@@ -150,7 +150,7 @@ class TestMarginal:
         values, q = problem.safe_conjugate(g)
         assert_close(problem.value(marginal), values, rtol=1e-11)
         assert_close(marginal.q, q, rtol=1e-11)
-        log_q = to_numpy(g) / eps + to_numpy(logs) - to_numpy(offset)[:, None]
+        log_q = (to_numpy(g) - to_numpy(offset)[:, None]) / eps + to_numpy(logs)
         np.testing.assert_allclose(log_q, np.log(to_numpy(q)), rtol=0, atol=1e-11)
 
     def test_dead_bins_stay_empty(self, array):

@@ -1,15 +1,18 @@
 """One iteration of Sinkhorn with its secants, and samples taken out of a solve and put back."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from array_api_compat import is_torch_namespace
 from exact_transport import exact_potentials, samples_with_zeros
 from fitting import spare_jax
 from helpers import to_numpy
 from infinite_costs import band, loss_with, partly_reachable
 
 import wtfarray as wtf
+from wtfarray._transport import sinkhorn
 from wtfarray._transport.anderson import new_secants, predicted
 from wtfarray._transport.iterate import Until, search_radius
 from wtfarray._transport.sinkhorn import (
@@ -345,6 +348,25 @@ class TestPrediction:
         assert_solution(to_numpy(point.g), X, other, 1.0, 1e-8)
 
 
+class TestOperations:
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_a_step_has_few_operations_and_reads_nothing(self, xp, array, dtype):
+        """What a device has to launch, and to wait for."""
+        if not is_torch_namespace(xp):
+            pytest.skip("operations are counted on torch")
+        from _torch_counts import TorchCounts
+
+        rng = np.random.default_rng(0)
+        X, Y = (array(rng.uniform(0.1, 1.0, (5, 6, 4)), dtype) for _ in range(2))
+        problem = wtf.Wasserstein(wtf.grid_cost(6, 4), 0.1, 1.0).bind(X)
+        target, secants = target_of(problem, Y), secants_for(problem, xp.reshape(Y, (5, 24)))
+        state, radius = first_state(problem, 0.0 * X), search_radius(problem)
+        with TorchCounts() as counts:
+            sinkhorn_step(problem, target, state, secants, safe=False, max_step=radius)
+        assert counts.operations <= 95
+        assert counts.synchronisations == 0
+
+
 class TestSummary:
     @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5]])
     def test_sums_over_the_samples(self, array, weights):
@@ -354,11 +376,11 @@ class TestSummary:
         given = None if weights is None else array(weights)
         _, _, point, sums = advance(*arguments, given, search_radius(problem), True, Until())
         factors = np.ones(3) if weights is None else np.asarray(weights)
-        found = np.asarray(sums[:4])
-        assert found[0] == pytest.approx(np.sum(to_numpy(point.decrement) * factors))
-        assert found[1] == math.inf  # the size of a sample that has grown
-        assert found[2:].tolist() == [0.0, 1.0]
-        np.testing.assert_array_equal(found, to_numpy(summary(point, given)))
+        assert sums.error == pytest.approx(np.sum(to_numpy(point.decrement) * factors))
+        assert sums.distance == math.inf  # the size of a sample that has grown
+        assert sums.worse
+        assert sums.lost == 0.0
+        np.testing.assert_array_equal(sums[:2], to_numpy(summary(point, given)))
 
     def test_counts_samples_that_lost_digits(self, array):
         problem, Y, X, _ = problem_of(array, 1.0, eps=1e-4)
@@ -369,6 +391,23 @@ class TestSummary:
         assert lost.any()
         assert sums.lost == lost.sum()
         np.testing.assert_array_equal(to_numpy(state.known), ~lost)
+
+    def test_digits_that_only_the_first_of_two_iterations_loses_are_reported(
+        self, array, monkeypatch
+    ):
+        problem, Y, X, _ = problem_of(array, 1.0)
+        state, secants = first_state(problem, array(0.0 * X)), secants_for(problem, Y)
+        flags = [array([0.0, 1.0, 1.0]) > 0, array([1.0, 0.0, 1.0]) > 0]
+
+        def step(*arguments, **options):
+            state, secants, point = sinkhorn_step(*arguments, **options)
+            marginal = replace(point.marginal, lost=flags.pop(0))
+            return state, secants, replace(point, marginal=marginal)
+
+        monkeypatch.setattr(sinkhorn, "sinkhorn_step", step)
+        arguments = (problem, target_of(problem, Y), state, secants, None, search_radius(problem))
+        *_, totals = advance(*arguments, False, Until(least=2, most=9))
+        assert (totals.iterations, totals.lost) == (2, 3.0)
 
 
 class TestSolver:

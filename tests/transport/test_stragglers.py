@@ -52,7 +52,7 @@ def test_stragglers_converge_without_the_others_iterating(xp, array, lam, monkey
     assert n < 0.7 * patient
     assert n < solver.spent
     values = [to_numpy(problem.bounds(p.g, Y)[0]) for p in (point, together)]
-    np.testing.assert_allclose(*values, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(*values, rtol=0, atol=5e-9)
 
 
 def test_stragglers_that_do_not_converge_are_split_off_once(xp, array, monkeypatch):

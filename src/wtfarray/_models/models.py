@@ -131,14 +131,22 @@ class CPModel:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
-        plain = not self.learns_weights and _is_one(self.scale)
-        return cp_product(blocks[: self.modes], None if plain else self.weights(blocks))
+        weights = None if self._is_plain else self.weights(blocks)
+        return cp_product(blocks[: self.modes], weights)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all weights are one."""
+        return not self.learns_weights and _is_one(self.scale)
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """Xi_k for every factor, and the adjoint for the weights if they are learned."""
         xp = array_namespace(dual)
-        factors, weights = blocks[: self.modes], self.weights(blocks)
+        factors = blocks[: self.modes]
         xis = mttkrps(dual, factors)
+        if self._is_plain:
+            return xis
+        weights = self.weights(blocks)
         adjoints = [xi * weights for xi in xis]
         if self.learns_weights:
             adjoints.append(xp.sum(xis[0] * factors[0], axis=0) * self.scale)

@@ -403,13 +403,14 @@ class ScaledCurvaturePairs(CurvaturePairs):
         squares = [_squares(rows, on_device) for rows in self._rows]
         own = self._own(squares)
         moved = host.to_host(xp.astype(_moved(own), own.dtype)) > 0
-        here = host.to_host(_roots(own, 1.0))[moved]
+        here = host.to_host(_roots(own, xp.asarray([1.0, 1.0], **like)))[moved]
         numbers = [*host.to_host(xp.sum(own, axis=1)).tolist(), float(np.sum(~moved))]
         median, (steps, changes, _) = median_of_shared(
             here, self._sums, numbers=numbers, rest=_unmoved, guess=self._last_median
         )
         self._last_median = median
-        d = xp.concat([_roots(part, _common(steps, changes)) for part in squares])
+        common = xp.asarray([_common(steps, changes), 1.0], **like)
+        d = xp.concat([_roots(part, common) for part in squares])
         return xp.clip(d, median / self._spread, median * self._spread)
 
     def _measure(self, point: Point) -> None:
@@ -461,14 +462,14 @@ def _squares(rows: Array, chosen: Array) -> Array:
 
 def _moved(squares: Array) -> Array:
     """Entries, (n,) bool, that the pairs move."""
-    return (squares[0, :] > 0) & (squares[1, :] > 0)
+    return array_namespace(squares).min(squares, axis=0) > 0
 
 
-def _roots(squares: Array, common: Array | float) -> Array:
-    """The root of the ratio of steps and differences; of ``common`` where nothing was moved."""
-    xp, moved = array_namespace(squares), _moved(squares)
-    steps, changes = squares[0, :], squares[1, :]
-    return xp.sqrt(xp.where(moved, steps / xp.where(moved, changes, 1.0), common))
+def _roots(squares: Array, common: Array) -> Array:
+    """The root of the ratio of steps and differences; of ``common``, (2,), where none moved."""
+    xp = array_namespace(squares)
+    known = xp.where(_moved(squares)[None, :], squares, common[:, None])
+    return xp.sqrt(known[0, :] / known[1, :])
 
 
 def _common(steps: float, changes: float) -> float:
@@ -488,10 +489,8 @@ def _local_diagonal(rows: Array, chosen: Array, spread: float) -> Array:
     """The diagonal if this process has all entries."""
     xp, squares = array_namespace(rows), _squares(rows, chosen)
     # As `_common`.
-    total_steps, total_changes = xp.sum(squares[0, :]), xp.sum(squares[1, :])
-    known = (total_steps > 0) & (total_changes > 0)
-    common = xp.where(known, total_steps / xp.where(known, total_changes, 1.0), 1.0)
-    d = _roots(squares, common)
+    totals = xp.sum(squares, axis=1)
+    d = _roots(squares, xp.where(_moved(totals), totals, 1.0))
     median = xp.sort(d)[d.shape[0] // 2]
     return xp.clip(d, median / spread, median * spread)
 
@@ -511,7 +510,7 @@ def _scaled_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
     products = (
         xp.matmul(steps, changes.mT),
         xp.matmul(changes, scaled.mT),
-        xp.matmul(steps * steps, 1.0 / diagonal),
+        xp.sum(steps * steps / diagonal, axis=1),
         xp.matmul(steps, gradient),
         xp.matmul(changes, scaled_gradient),
         xp.vecdot(gradient, scaled_gradient),

@@ -90,7 +90,8 @@ def _gradient(
     square = xp.vecdot(gradient, gradient)
     slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
     total = xp.sum(xp.stack(entropies))
-    return gradient, xp.stack([xp.max(xp.abs(gradient)), square, slope, total])
+    norm = xp.linalg.vector_norm(gradient, ord=math.inf)
+    return gradient, xp.stack([norm, square, slope, total])
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,7 +226,9 @@ def entropy_and_gradient(
     logs = xp.log(xp.maximum(block, least))
     if reference is not None:
         logs = logs - xp.log(reference)
-    return xp.sum(block * (rho * (logs - 1.0))), rho * logs
+    gradient = rho * logs
+    excess = gradient - rho
+    return xp.vecdot(xp.reshape(block, (-1,)), xp.reshape(excess, (-1,))), gradient
 
 
 @compiled(static=("shape",))

@@ -9,6 +9,7 @@ the target, and stay exact secants when it moves.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from array_api_compat import device as device_of
@@ -49,9 +50,11 @@ class Secants(NamedTuple):
     weights: Array
     """Of the norm, (N, m)."""
     identity: Array
-    """The identity matrix, (memory, memory), in the dtype of the inverse."""
-    ridge: Array
-    """Added to the diagonal of the Gram matrices, ()."""
+    """The identity matrix, (memory, memory)."""
+    away: Array
+    """Minus the identity matrix, in the dtype of the moves."""
+    ridge: Array | float
+    """Added to the diagonal of the Gram matrices."""
     slot: Array | int
     """Where the next pair goes."""
 
@@ -71,11 +74,16 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
     lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
     identity = xp.eye(memory, dtype=weights.dtype, device=device_of(weights))
-    diagonal = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
-    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, diagonal)
-    # A number on the host where the rings are written in place.
-    slot = 0 if is_writeable_array(moves) else xp.asarray(0, device=kind["device"])
-    return Secants(moves, changes, lengths, scales, inverse, normalised, identity, diagonal, slot)
+    away = xp.astype(-identity, kind["dtype"])
+    # Numbers on the host where the rings are written in place.
+    slot: Array | int = 0
+    if not is_writeable_array(moves):
+        slot = xp.asarray(0, device=kind["device"])
+        ridge = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
+    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, ridge)
+    return Secants(
+        moves, changes, lengths, scales, inverse, normalised, identity, away, ridge, slot
+    )
 
 
 def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
@@ -86,9 +94,9 @@ def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
     """
     xp = array_namespace(weights)
     old, new = secants.weights, _normalised(weights, unit)
-    # In units in which they sum to one, so that no quotient overflows.
-    share = new * (unit * unit)
-    changed = inner(share, share / (old * (unit * unit) + SMALLEST)) > DRIFT
+    # They sum to 1 / unit^2. A ratio that overflows is a large one.
+    square = unit * unit
+    changed = inner(new, new / (old + SMALLEST / square)) > DRIFT / square
     secants = without(secants, changed)
     return secants._replace(weights=xp.where(changed[:, None], new, old))
 
@@ -97,10 +105,11 @@ def _normalised(weights: Array, unit: float) -> Array:
     """Weights in float32 that sum to ``1 / unit^2`` in each sample."""
     xp = array_namespace(weights)
     total = xp.sum(weights, axis=1, keepdims=True) * (unit * unit)
-    return xp.astype(weights / xp.where(total > 0, total, 1.0), getattr(xp, STORED))
+    least = float(xp.finfo(weights.dtype).smallest_normal)
+    return xp.astype(weights / xp.maximum(total, least), getattr(xp, STORED), copy=False)
 
 
-def _without_pairs(identity: Array, ridge: Array) -> Array:
+def _without_pairs(identity: Array, ridge: Array | float) -> Array:
     """The inverse if no pair is used, (1, memory, memory)."""
     return identity[None, ...] / (1.0 + ridge)
 
@@ -124,69 +133,79 @@ def accelerated(
     overwritten if the library can do so.
     """
     xp = array_namespace(move)
-    moves, changes, lengths, scales, inverse, weights, identity, ridge, slot = secants
-    single = scales.dtype
-    move, change = xp.astype(move, single), xp.astype(change, single)
-    weighted = change * weights
-    square = inner(weighted, change)
-    usable = usable & (square > SMALLEST)
-    scale = xp.where(usable, 1.0 / xp.sqrt(xp.where(usable, square, 1.0)), 0.0)
+    moves, changes, lengths, scales, inverse, weights, identity, away, ridge, slot = secants
     moves, changes = put(moves, slot, move), put(changes, slot, change)
-    lengths = put(lengths, slot, xp.max(xp.abs(move), axis=1))
+    lengths = put(lengths, slot, xp.linalg.vector_norm(move, axis=1, ord=math.inf))
+    # The products of all changes with the newest and with the residual, in one pass over them.
+    residual = xp.astype(residual, weights.dtype, copy=False)
+    both = xp.stack([changes[:, slot, :], residual], axis=1)
+    both *= weights[:, None, :]
+    products = xp.matmul(changes, both.mT)
+    square = products[:, slot, 0]
+    usable = usable & (square > SMALLEST)
+    scale = xp.astype(usable, scales.dtype) / xp.sqrt(xp.maximum(square, SMALLEST))
     scales = put(scales, slot, scale)
-    row = xp.matmul(changes, weighted[:, :, None])[:, :, 0] * (scales * scale[:, None])
-    inverse = _replaced(inverse, xp.astype(row, identity.dtype), identity, ridge, slot)
+    row = products[:, :, 0] * (scales * scale[:, None])
+    inverse = _replaced(inverse, xp.astype(row, identity.dtype, copy=False), identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
-    secants = Secants(moves, changes, lengths, scales, inverse, weights, identity, ridge, following)
-    back = xp.astype(identity[slot, ...], single) * (-1.0)
-    shares = xp.where(worse[:, None], back[None, :], _shares(secants, residual, max_step))
-    return secants, _combined(moves, shares, residual.dtype)
+    secants = Secants(
+        moves, changes, lengths, scales, inverse, weights, identity, away, ridge, following
+    )
+    shares = _shares(secants, products[:, :, 1], max_step)
+    shares = xp.where(worse[:, None], away[slot, ...][None, :], shares)
+    return secants, _combined(moves, shares)
 
 
 def predicted(secants: Secants, residual: Array, max_step: Array | float) -> Array:
     """What acceleration adds to the plain step, (N, m), without a new pair."""
-    return _combined(secants.moves, _shares(secants, residual, max_step), residual.dtype)
-
-
-def _shares(secants: Secants, residual: Array, max_step: Array | float) -> Array:
-    """The coefficients of the pairs, (N, memory), by least squares."""
     xp = array_namespace(residual)
+    weighted = xp.astype(residual, secants.weights.dtype, copy=False) * secants.weights
+    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0]
+    return _combined(secants.moves, _shares(secants, products, max_step))
+
+
+def _shares(secants: Secants, products: Array, max_step: Array | float) -> Array:
+    """
+    The coefficients of the pairs, (N, memory), by least squares.
+
+    ``products``, (N, memory), are those of the changes with the residual.
+    """
+    xp = array_namespace(products)
     scales, inverse = secants.scales, secants.inverse
-    weighted = xp.astype(residual, scales.dtype) * secants.weights
-    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * scales
-    shares = xp.matmul(inverse, xp.astype(products, inverse.dtype)[:, :, None])[:, :, 0]
-    shares = xp.astype(shares, scales.dtype) * scales
+    scaled = xp.astype(products * scales, inverse.dtype, copy=False)
+    shares = xp.matmul(inverse, scaled[:, :, None])[:, :, 0]
+    shares = xp.astype(shares, scales.dtype, copy=False) * scales
     # A bound on the length of the step; 1e-30 instead of 0.
-    length = inner(xp.abs(shares), secants.lengths) + 1e-30
-    allowed = xp.minimum(length, 0.0 * length + max_step)
-    return shares * (allowed / length)[:, None]
+    length = xp.linalg.vector_norm(shares * secants.lengths, axis=1, ord=1)
+    shares /= xp.maximum(length / (max_step + 1e-30), 1.0)[:, None]
+    return shares
 
 
-def _combined(moves: Array, shares: Array, dtype: object) -> Array:
+def _combined(moves: Array, shares: Array) -> Array:
     """The moves of each sample with the given coefficients, summed; (N, m)."""
-    xp = array_namespace(shares)
-    return xp.astype(xp.matmul(shares[:, None, :], moves)[:, 0, :], dtype)
+    return array_namespace(shares).matmul(shares[:, None, :], moves)[:, 0, :]
 
 
 def _replaced(
-    inverse: Array, row: Array, identity: Array, ridge: Array, slot: Array | int
+    inverse: Array, row: Array, identity: Array, ridge: Array | float, slot: Array | int
 ) -> Array:
     """
     The inverse of a matrix of which one row and column are replaced, (N, memory, memory).
 
     By two corrections of rank one, for the removal of the old row and for the new one. The diagonal
-    of the matrix is one plus the ridge.
+    of the matrix is one plus the ridge, whatever the row has there: after the removal nothing is
+    left at that place but rounding.
     """
     xp = array_namespace(inverse)
-    unit = identity[slot, ...]
     old = inverse[:, :, slot]
-    row = row * (1.0 - unit)
     reduced = inverse - old[:, :, None] * (old / old[:, slot, None])[:, None, :]
     border = xp.matmul(reduced, row[:, :, None])[:, :, 0]
-    pivot = 1.0 + ridge - inner(row, border)
+    pivot = (1.0 + ridge) - inner(row, border)
     # Without rounding the pivot is at least the ridge.
-    border = (border - unit) / xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
-    return reduced + border[:, :, None] * border[:, None, :]
+    border -= identity[slot, ...]
+    border /= xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
+    reduced += border[:, :, None] * border[:, None, :]
+    return reduced
 
 
 def without(secants: Secants, samples: Array) -> Secants:
@@ -203,4 +222,4 @@ def put(ring: Array, slot: Array | int, row: Array) -> Array:
     if is_writeable_array(ring):
         ring[:, slot, ...] = row
         return ring
-    return ring.at[:, slot].set(row)  # JAX
+    return ring.at[:, slot].set(row.astype(ring.dtype))  # JAX

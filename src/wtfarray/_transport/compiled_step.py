@@ -122,7 +122,7 @@ class Carry(NamedTuple):
     secants: Secants
     point: Iterate | None
     sums: Array
-    """The `summary` of the last iterate, (4,)."""
+    """The `summary` of the last iterate."""
     n: Array
 
 
@@ -147,7 +147,7 @@ def _run(
         return Carry(state, secants, point, sinkhorn.summary(point, weights), carry.n + 1)
 
     def unfinished(carry: Carry) -> Array:
-        error, distance, lost = carry.sums[0], carry.sums[1], carry.sums[2]
+        error, distance, lost = carry.sums[0], carry.sums[1], jnp.sum(carry.sums[2:])
         met = (error <= until.error) & (distance <= until.distance) & (carry.n >= until.least)
         return (carry.n == 0) | (~met & (lost == 0) & (carry.n < until.most))
 
@@ -157,7 +157,8 @@ def _run(
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(step, begin))
     begin = begin._replace(point=nothing.point, sums=nothing.sums)
     last = lax.while_loop(unfinished, step, begin)
-    numbers = jnp.concat([last.sums[:3], jnp.reshape(last.n, (1,))])
+    n = jnp.astype(last.n, last.sums.dtype)
+    numbers = jnp.stack([last.sums[0], last.sums[1], jnp.sum(last.sums[2:]), n])
     assert last.point is not None
     return last.state, last.secants, last.point, numbers
 
@@ -169,4 +170,9 @@ def advance(
     state, secants, point, numbers = _run(problem.traceable, *arguments)
     error, distance, lost, iterations = to_host(numbers).tolist()
     # The secants of samples that grew worse are forgotten already.
-    return state, secants, point, Totals(error, distance, lost, 0.0, int(iterations))
+    return (
+        state,
+        secants,
+        point,
+        Totals(error, distance, lost, worse=False, iterations=int(iterations)),
+    )

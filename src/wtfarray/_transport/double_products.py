@@ -34,9 +34,9 @@ class DoubleProductsProblem(TransportProblem):
             return super().marginal(g, safe=safe, masked=masked)
         xp = array_namespace(g)
         wide = xp.astype(g, self.double.data.dtype)
-        found, logs, offset = self.double.marginal(wide, safe=False, masked=masked)
-        q, top, logs, offset = (xp.astype(a, g.dtype) for a in (found.q, found.top, logs, offset))
-        return Marginal(q, found.lost, found.denominator, top), logs, offset
+        found, logs, _ = self.double.marginal(wide, safe=False, masked=masked)
+        q, top, logs = (xp.astype(a, g.dtype) for a in (found.q, found.top, logs))
+        return Marginal(q, found.lost, found.denominator, top), logs, top
 
 
 def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | None:

@@ -291,15 +291,15 @@ class TransportProblem:
         The second marginal q of the plan of g with full relative accuracy, and ``log K^T a``.
 
         The logarithm is returned up to a constant per sample, (N,), which is to be subtracted from
-        it. Entries of g may be -inf if ``masked``. Without ``safe``, plain products are used,
-        which may lose digits: see `Marginal.lost`.
+        it after a multiplication by ``exponent / eps``. Entries of g may be -inf if ``masked``.
+        Without ``safe``, plain products are used, which may lose digits: see `Marginal.lost`.
         """
         xp = array_namespace(g)
         if safe:
             logs, log_Kf = self._log_adjoint(g)
             q = self._exp(self._masked(g) * (1.0 / self.kernel.eps) + logs, xp)
             return Marginal(q, None, None, log_Kf), logs, 0.0 * self.mass
-        logs, top = self._shifted(g)
+        logs, top = self._shifted(g, masked=masked)
         f = xp.exp(logs)
         Kf, lost = self._denominator(f)
         scaling = self.data / Kf
@@ -321,8 +321,7 @@ class TransportProblem:
         f *= back
         if self.relaxes_data:
             f, _ = self._rescaled(f, top)
-        offset = top * (self.exponent / self.kernel.eps)  # of log K^T a
-        return Marginal(f, lost, Kf, top), xp.log(back), offset
+        return Marginal(f, lost, Kf, top), xp.log(back), top
 
     def translated(self, marginal: Marginal, q: Array, shift: Array) -> Marginal:
         """The marginal of ``g + shift``, (N,), from that of g and its new q."""
@@ -340,8 +339,9 @@ class TransportProblem:
             # Not from the mass of q, times s: for a large s that loses digits.
             logs = xp.astype(xp.log(denominator), self.data.dtype)
             return self.value_of_logs(logs + spread(marginal.top * (1.0 / self.kernel.eps), logs))
-        logs = inner(xp.astype(self.data, denominator.dtype), xp.log(denominator))
-        logs = xp.astype(logs, self.data.dtype) * self.kernel.eps
+        data = xp.astype(self.data, denominator.dtype, copy=False)
+        logs = inner(data, xp.log(denominator))
+        logs = xp.astype(logs, self.data.dtype, copy=False) * self.kernel.eps
         return logs + self.mass * marginal.top + self.constant
 
     def value_of_logs(self, log_Kf: Array) -> Array:
@@ -360,14 +360,20 @@ class TransportProblem:
             return inner(self.data, xp.expm1(w)) * total + self.mass * self.kernel.eps
         return inner(self.data, finite) * self.kernel.eps + self.constant
 
-    def _shifted(self, g: Array) -> tuple[Array, Array]:
-        """``(g - top) / eps`` and ``top``, (N,), the maximum of g in each sample."""
+    def _shifted(self, g: Array, *, masked: bool = True) -> tuple[Array, Array]:
+        """
+        ``(g - top) / eps`` and ``top``, (N,), the maximum of g in each sample.
+
+        Entries of g may be -inf if ``masked``.
+        """
         xp = array_namespace(g)
         g = self._masked(g)
-        top = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        # If nothing of X can arrive: -inf, for which `_denominator` finds lost digits, or NaN.
-        finds = self.relaxes_data and not self.plain_range.never_underflows
-        logs = g - xp.where(top > -math.inf, top, 0.0 if finds else math.nan)
+        top = shift = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+        if masked:
+            # If nothing of X can arrive: -inf, for which `_denominator` finds lost digits, or NaN.
+            finds = self.relaxes_data and not self.plain_range.never_underflows
+            shift = xp.where(top > -math.inf, top, 0.0 if finds else math.nan)
+        logs = g - shift
         logs *= 1.0 / self.kernel.eps
         return logs, xp.reshape(top, (-1,))
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import flat, inner, merge_samples, per_sample, spread, take_samples
+from wtfarray._arrays.samples import flat, inner, merge_samples, spread, take_samples
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
@@ -123,16 +123,16 @@ def sinkhorn_step(
         g = g + spread(shift, g)
         if live is not None:
             g = xp.where(problem.reachable, g, SATURATION * problem.lam)
-        offset = offset + shift * (problem.exponent / problem.kernel.eps)
+        offset = offset + shift
         if problem.relaxes_data:
             shift = 0.0 * shift  # the marginal is that of the translated g
     # phi = damping (g/lam + log q), and log q = (g - shift) / eps + log K^T a.
-    rest = logs - spread(offset, g)
+    rest = logs - spread(offset * (problem.exponent / problem.kernel.eps), g)
     rest *= damping
     if live is not None:
         rest = xp.where(live, rest, -g)
     gradient = scaled_Y - marginal.q
-    size = per_sample(xp.abs(gradient))
+    size = xp.linalg.vector_norm(flat(gradient), axis=1, ord=1)
     better = size <= GROWTH * state.size
     worse = ~better
     reliable = state.known & better
@@ -177,14 +177,12 @@ def predicted_potential(
 
 
 def summary(point: Iterate, weights: Array | None) -> Array:
-    """Total error, total distance, and how many samples lost digits or grew worse, (4,)."""
+    """Total error and distance, and how many samples lost digits unless that is impossible."""
     xp = array_namespace(point.g)
-    error = point.decrement if weights is None else point.decrement * weights
-    lost = point.marginal.lost
-    worse = xp.astype(point.worse, error.dtype)
-    # None lost digits if that is impossible.
-    losses = 0.0 * error if lost is None else xp.astype(lost, error.dtype)
-    return xp.sum(xp.stack([error, point.size, losses, worse]), axis=1)
+    totals = [point.decrement if weights is None else point.decrement * weights, point.size]
+    if point.marginal.lost is not None:
+        totals.append(xp.astype(point.marginal.lost, point.size.dtype))
+    return xp.sum(xp.stack(totals), axis=1)
 
 
 class Totals(NamedTuple):
@@ -194,8 +192,8 @@ class Totals(NamedTuple):
     distance: float
     lost: float
     """Samples that lost digits; the run has then ended, and is to be repeated."""
-    worse: float
-    """Samples that grew worse and whose secants are still to be forgotten."""
+    worse: bool
+    """Whether the secants of samples that grew worse are still to be forgotten."""
     iterations: int
 
 
@@ -213,19 +211,25 @@ def advance(
     Some iterations by `sinkhorn_step`, at most those that ``until`` allows, and their totals.
 
     Here it is one, or two if nothing is to be decided after the first: every decision waits for the
-    device. `compiled_step.advance` makes them all.
+    device. `compiled_step.advance` makes them all. If one of two has lost digits, both are to be
+    repeated.
     """
-    iterations = 0
+    iterations, lost_before = 0, None
     while True:
         state, secants, point = sinkhorn_step(
             problem, target, state, secants, safe=safe, max_step=max_step
         )
         iterations += 1
-        decides = point.marginal.lost is not None or iterations >= min(until.least, until.most)
-        if decides or iterations == 2:
-            error, distance, lost, worse = to_host(summary(point, weights)).tolist()
-            totals = Totals(error, distance, lost, worse, iterations)
+        lost = point.marginal.lost
+        if lost is not None and lost_before is not None:
+            point = replace(point, marginal=replace(point.marginal, lost=lost | lost_before))
+        if iterations >= min(2, until.least, until.most):
+            error, distance, *lost = to_host(summary(point, weights)).tolist()
+            # The size of a sample that grew worse is inf.
+            worse = not math.isfinite(distance)
+            totals = Totals(error, distance, sum(lost), worse, iterations)
             return state, secants, point, totals
+        lost_before = lost
         del point  # free its arrays before the next one is computed
 
 
@@ -370,7 +374,7 @@ class Sinkhorn:
                 until,
             )
             self.evaluations += totals.iterations
-            if totals.worse > 0:
+            if totals.worse:
                 self._secants = without(self._secants, point.worse)
             if not totals.lost > 0:  # nor for NaN
                 self.g = self._state.ahead
