@@ -138,6 +138,8 @@ class Thresholds:
     """and at most so many: most data need fewer, but some have a saddle point there as well."""
     sweep_budget: float = 120.0
     """They may take the time of this many evaluations of the transport problem."""
+    sweep_entries: int = 2**24
+    """Larger data may have to be read from files, once for every block of a sweep."""
     blurred_cost: float = 0.1
     """A larger eps, as a share of the mean cost, blurs all structure: no level exceeds it."""
     level_ratio: float = 3.0
@@ -351,14 +353,14 @@ def default_start(positive_share: float) -> Start:
     return "random" if positive_share < THRESHOLDS.dense_share else "kl"
 
 
-def kl_sweeps(columns: int, blocks: int, bins: int, *, in_memory: bool) -> int:
+def kl_sweeps(columns: int, blocks: int, bins: int, entries: int) -> int:
     """
     Largest number of multiplicative sweeps over the free ``blocks`` before a fit.
 
     ``columns`` is the largest rank; ``bins`` is the number of bins along all transported axes, 0
-    without transport. Data that are not in memory are read once for every block of a sweep.
+    without transport; ``entries`` is the size of X.
     """
-    if not bins or not in_memory:
+    if not bins or entries > THRESHOLDS.sweep_entries:
         return THRESHOLDS.least_sweeps
     # Multiplications for each entry of X, with passes over the data in the same unit.
     evaluations = blocks * (columns + 10) / (bins + 100)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fitting import LOSSES, RANKS, SHAPE, data, run, start, transport
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy
 from stored_data import Sliceable
 
 import wtfarray as wtf
@@ -66,10 +66,21 @@ class TestKlStart:
         assert before - after <= 2e-4 * max(before, 0.01 * X.sum())
 
     @numpy_only
-    def test_sweeps_are_few_without_transport_and_for_data_in_files(self, monkeypatch):
+    def test_sweeps_are_few_without_transport_and_for_large_data(self, monkeypatch):
         X = np.random.default_rng(3).gamma(1.0, size=(12, 8))
         assert self.sweeps(monkeypatch, specified(X, wtf.Frobenius()))[0] == 20
-        assert self.sweeps(monkeypatch, specified(Sliceable(X), chunk=4))[0] == 20
+        set_thresholds(monkeypatch, sweep_entries=95)
+        assert self.sweeps(monkeypatch, specified(X))[0] == 20
+
+    @numpy_only
+    def test_data_in_files_start_as_those_in_memory(self, monkeypatch):
+        X = np.random.default_rng(3).gamma(1.0, size=(12, 8))
+        found = [
+            self.sweeps(monkeypatch, s) for s in (specified(X), specified(Sliceable(X), chunk=4))
+        ]
+        assert found[0][0] == found[1][0] > 20
+        for a, b in zip(found[0][1], found[1][1], strict=True):
+            np.testing.assert_allclose(a, b)
 
     @numpy_only
     def test_missing_entries_do_not_count(self, monkeypatch):

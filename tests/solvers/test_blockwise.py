@@ -24,6 +24,12 @@ SADDLE = -2.1058
 """The objective at which block descent stays."""
 
 
+@pytest.fixture(autouse=True)
+def few_sweeps(monkeypatch):
+    """The initial factors from which block descent comes to the saddle point."""
+    set_thresholds(monkeypatch, most_sweeps=20)
+
+
 def fitted(**options):
     return wtf.tucker(X, (2, 2, 2), LOSS, rho=1e-2, rng=1, tol=1e-3, **options)
 

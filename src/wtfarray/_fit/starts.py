@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wtfarray._arrays.masks import observed
 from wtfarray._arrays.shards import WHOLE, Shards
-from wtfarray._arrays.stored import StoredData, masked_chunks_of
+from wtfarray._arrays.stored import masked_chunks_of
 from wtfarray._arrays.sums import ALONE, Sums, asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import coarsest_level, default_start, fit_levels, kl_sweeps
@@ -98,7 +98,7 @@ def _kl_start(spec: Specification, blocks: list[Array]) -> list[Array]:
         max(block.shape[-1] for block in blocks),
         len(spec.free),
         sum(cost.shape[0] for cost in costs),
-        in_memory=not isinstance(spec.X, StoredData),
+        spec.shards.total(spec.X.shape[0]) * math.prod(spec.X.shape[1:]),
     )
     before = math.inf
     for _ in range(most // KL_CHECK):

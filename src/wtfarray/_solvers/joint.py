@@ -31,14 +31,14 @@ from wtfarray._transport.inner_solver import has_distant_bins
 ROUGH_TOL = 1e-3
 """Tolerance of L-BFGS if the loss has kinks, where prox-linear steps follow."""
 
-EXCESS_SHARE = 10.0
+EXCESS_SHARE = 3.0
 """
 A fit is continued until its steps decrease it by less than this times tol times its excess.
 
 The excess is the objective above the smallest loss that any model could have. On trilinear data
 with 1 % of noise it is a thousandth of the objective, and a tolerance relative to the objective
 gives concentrations with up to 30 times the error of those at the minimum. Where the excess is
-above a tenth of the objective nothing changes.
+above a third of the objective nothing changes.
 """
 EXCESS_FLOOR = 1e-3
 """The excess counts as at least this share of eps times the mass."""
