@@ -88,6 +88,8 @@ class Thresholds:
     """A chunk is solved in at least this many batches, each of which takes some 32 arrays."""
     certificate_entries: int = 2**16
     """Gaps are computed for this many entries at a time: this takes some fifteen temporaries."""
+    queued_certificate_entries: int = 2**18
+    """The same in other libraries than NumPy: every batch waits for the device several times."""
 
     flow_entries: int = 2**17
     """Up to this many pairs of bins in all samples, infeasible transport is found by max-flow."""
@@ -278,9 +280,10 @@ def batch_of_chunk(samples: int, entries: int, kernel_entries: int, *, in_cache:
     return size
 
 
-def certificate_batch(samples: int, entries: int) -> int:
-    """Number of samples whose duality gaps are computed at once."""
-    return max(1, THRESHOLDS.certificate_entries * samples // entries)
+def certificate_batch(samples: int, entries: int, *, queued: bool = False) -> int:
+    """Number of samples whose gaps are computed at once; ``queued`` is False for NumPy."""
+    most = THRESHOLDS.queued_certificate_entries if queued else THRESHOLDS.certificate_entries
+    return max(1, most * samples // entries)
 
 
 def checks_flow(samples: int, bins: int) -> bool:

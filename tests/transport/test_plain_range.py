@@ -57,6 +57,12 @@ class TestPlainRange:
         X[1, 2] = 0.0
         assert not plain_range(array, X, 1.0).positive
 
+    def test_empty_samples_are_noticed(self, array):
+        X = np.ones((3, 6))
+        assert plain_range(array, X, 1.0).filled
+        X[1] = 0.0
+        assert not plain_range(array, X, 1.0).filled
+
     @some_dtype
     def test_small_eps_may_underflow(self, array, dtype):
         found = [
@@ -116,7 +122,7 @@ class TestSomeSamples:
         problem = wtf.Wasserstein(COST, 0.1, lam).bind(array(X))
         g = array(np.random.default_rng(1).normal(size=X.shape))
         whole = problem.bounds(g, array(Y))
-        small = replace(_dispatch.THRESHOLDS, certificate_entries=12)
+        small = replace(_dispatch.THRESHOLDS, certificate_entries=12, queued_certificate_entries=12)
         monkeypatch.setattr(_dispatch, "THRESHOLDS", small)
         sizes, of = [], TransportProblem._bounds
         monkeypatch.setattr(

@@ -94,7 +94,7 @@ def traceable(problem: TransportProblem) -> TransportProblem:
     return problem
 
 
-register(PlainRange, static=("positive", "never_underflows"))
+register(PlainRange, static=("positive", "filled", "never_underflows"))
 register(BandedCost, static=("bins",))
 register(BandedKernel, static=("blocks",))
 register(DenseKernel)

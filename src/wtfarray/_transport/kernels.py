@@ -48,6 +48,10 @@ class GibbsKernel:
         """The kernel of one cost per axis: matrices (m_k, m_k), or structured costs."""
         return cls(tuple(axis_kernel(cost, eps) for cost in costs), eps, are_finite(costs))
 
+    def at_eps(self, eps: float) -> GibbsKernel:
+        """The kernel of the same costs with another eps."""
+        return GibbsKernel(tuple(axis_kernel(c, eps) for c in self.costs), eps, self.all_finite)
+
     @property
     def costs(self) -> tuple[Any, ...]:
         """The cost of each axis."""

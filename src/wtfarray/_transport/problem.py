@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wtfarray._arrays.compilation import compiled
-from wtfarray._arrays.host import to_host
+from wtfarray._arrays.host import is_queued, to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, slices_of, spread, take_samples
 from wtfarray._arrays.typing import Array, Namespace
@@ -67,6 +67,8 @@ class PlainRange:
     """K f below this may have lost digits to underflow."""
     positive: bool
     """Whether all entries of X are positive."""
+    filled: bool
+    """Whether no sample of X is empty."""
     never_underflows: bool
     """Whether the products are accurate for every g, so that no check is needed."""
 
@@ -87,7 +89,8 @@ class PlainRange:
         # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
         least = min(1.0, lightest / bins**2)
         weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
-        return cls(floor, threshold, smallest > 0, weakest * least >= threshold)
+        never_underflows = weakest * least >= threshold
+        return cls(floor, threshold, smallest > 0, lightest > 0, never_underflows)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,8 +140,7 @@ class TransportProblem:
         mass = per_sample(data)
         constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
-        filled = data.shape[0] == 0 or float(xp.min(mass)) > 0
-        all_reachable = kernel.all_finite and missing is None and filled
+        all_reachable = kernel.all_finite and missing is None and plain.filled
         return cls(
             data, kernel, lam, order, mass, constant, plain, all_reachable, missing, source_lam
         )
@@ -160,7 +162,7 @@ class TransportProblem:
 
     def at_eps(self, eps: float) -> TransportProblem:
         """The same problem with another eps."""
-        kernel = GibbsKernel.of(self.kernel.costs, eps)
+        kernel = self.kernel.at_eps(eps)
         return self.of(self.data, kernel, self.lam, self.order, self.missing, self.source_lam)
 
     def samples(self, batch: slice) -> TransportProblem:
@@ -428,7 +430,7 @@ class TransportProblem:
         """As `bounds`, with the kernel products that they took."""
         xp = array_namespace(Y)
         samples = self.data.shape[0]
-        size = certificate_batch(samples, math.prod(self.data.shape))
+        size = certificate_batch(samples, math.prod(self.data.shape), queued=is_queued(Y))
         if size >= samples:
             return self._bounds(g, Y)
         slices = slices_of(samples, size)
