@@ -68,8 +68,8 @@ def fit_lines(name: str, to: str = "", total: str = "", J: str = "") -> tuple[Li
 
 
 def digits_row(setting: Setting, before: Mapping[str, Any]) -> Figures:
-    """Written digits, and the projection of as many others."""
-    figures, fit = measure_fits(setting, before, digits_problem(quick=setting.quick))
+    """Written digits, from three seeds, and the projection of as many others."""
+    figures, fit = measure_fits(setting, before, digits_problem(quick=setting.quick), (0, 1, 2))
     others = digits_problem(quick=setting.quick, first=400).X
     others = convert(others, setting.backend, setting.dtype)
     begin = setting.now()

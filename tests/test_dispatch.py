@@ -47,7 +47,7 @@ CASES = [
     ("band_blocks", (640, 10), {}, 10),
     ("band_blocks", (640, 128), {}, 5),
     ("band_blocks", (63, 3), {}, 1),
-    ("most_work", (2**10,), {}, 40_000),
+    ("most_work", (2**10,), {}, 50_000),
     ("most_work", (2**10 + 1,), {}, math.inf),
     ("straggler_batch", (1, 60), {"compiles": False}, 1),
     ("straggler_batch", (33, 60), {"compiles": False}, 64),
