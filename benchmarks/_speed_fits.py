@@ -211,7 +211,7 @@ ROWS = (
     Row(
         "digits",
         (
-            *fit_lines("digits 400x8x8", "25 times sooner"),
+            *fit_lines("digits 400x8x8, 3 seeds", "25 times sooner"),
             Line("project", "digits: s to project 400 more", "1 s"),
         ),
         digits_row,
