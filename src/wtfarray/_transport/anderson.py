@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from array_api_compat import device as device_of
-from array_api_compat import is_writeable_array
+from array_api_compat import is_numpy_array, is_torch_array, is_writeable_array
 
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner
@@ -174,7 +174,8 @@ def _shares(secants: Secants, products: Array, max_step: Array | float) -> Array
     shares *= scales
     # A bound on the length of the step; 1e-30 instead of 0.
     length = xp.linalg.vector_norm(shares * secants.lengths, axis=1, ord=1)
-    shares /= xp.maximum(length / (max_step + 1e-30), 1.0)[:, None]
+    excess = xp.maximum(length / (max_step + 1e-30), 1.0)
+    shares /= xp.astype(excess, shares.dtype, copy=False)[:, None]
     return shares
 
 
@@ -215,8 +216,12 @@ def without(secants: Secants, samples: Array) -> Secants:
 
 
 def put(ring: Array, slot: Array | int, row: Array) -> Array:
-    """Replace ``ring[:, slot]``, in place if the library can."""
+    """Replace ``ring[:, slot]``, in the dtype of the ring, and in place if the library can."""
+    if is_numpy_array(ring) or is_torch_array(ring):
+        ring[:, slot, ...] = row  # which changes the dtype
+        return ring
+    row = array_namespace(ring).astype(row, ring.dtype, copy=False)
     if is_writeable_array(ring):
         ring[:, slot, ...] = row
         return ring
-    return ring.at[:, slot].set(row.astype(ring.dtype))  # JAX
+    return ring.at[:, slot].set(row)  # JAX
