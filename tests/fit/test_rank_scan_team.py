@@ -65,7 +65,8 @@ def test_records_are_those_of_one_process(cuts):
 @pytest.mark.parametrize(("model", "ranks"), [("cp", [1, 3]), ("tucker", [(1, 1, 1), (2, 1, 3)])])
 def test_cp_and_tucker_with_a_rank_without_samples(model, ranks):
     loss = wtf.Wasserstein(wtf.grid_cost(4, 3), eps=0.2, lam=2.0)
-    options = {"model": model, "n_seeds": 2, "rho": 0.05, "max_iter": 5}
+    # Few steps: rounding grows with their number.
+    options = {"model": model, "n_seeds": 2, "rho": 0.05, "max_iter": 2}
     X = images()
     X[: len(X) // 3] = 0.0  # all samples of the first rank are empty
     one = wtf.rank_scan(X, ranks, loss, **options)

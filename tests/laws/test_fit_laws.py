@@ -60,7 +60,7 @@ class TestLaws:
                 wtf.Wasserstein([c * t for c in costs], 0.2 * t, lam * t),
                 rho=0.02 * t,
                 init=start("cp"),
-                tol=1e-9,
+                tol=1e-11,
             )
             for t in (1.0, s)
         )

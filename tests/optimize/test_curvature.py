@@ -317,3 +317,21 @@ def test_scales_are_unknown_if_squares_underflow(xp, array):
     direction, _ = pairs.direction(new)
     assert np.isfinite(to_numpy(direction)).all()
     assert np.isfinite(pairs.export()["diagonal"]).all()
+
+
+@numpy_only
+def test_variables_that_moved_by_rounding_only_do_not_move_the_diagonal():
+    """Noise in one variable, of both signs and sizes: all diagonals are those without it."""
+    rng = np.random.default_rng(3)
+    (first, second), *_ = iterates(np.asarray, 2)
+    found = []
+    for noise in (0.0, 1e-16, -3e-16):
+        x, gradient = second.x.copy(), second.gradient.copy()
+        x[0] = first.x[0] * (1.0 + noise)
+        gradient[0] = first.gradient[0] + rng.normal() * 1e-15
+        pairs = ScaledCurvaturePairs(first, 3, EPS, np)
+        new = point(np.asarray, x, gradient)
+        pairs.update(first, new)
+        found.append(pairs.export()["diagonal"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-12)

@@ -60,7 +60,7 @@ class TestLoop:
             # Secants are in single precision, and rounded differently.
             np.testing.assert_allclose(found[live], point.g[live], rtol=0, atol=1e-5)
             expected = problem.bounds(point.g, Y)[0]
-            np.testing.assert_allclose(values, expected, rtol=0, atol=3e-7)
+            np.testing.assert_allclose(values, expected, rtol=0, atol=1e-7)
 
     def test_first_iterates_agree_to_rounding(self, lam):
         X, Y = samples_with_zeros(lam)

@@ -54,7 +54,7 @@ def _total_excess(loss: Loss, X: Array, Y: Array, mask: Array | None) -> float:
         if isinstance(part, ConjugateLoss):
             total -= least_value(part, X, mask)
         if isinstance(part, Wasserstein):
-            total += float(wasserstein(X, Y, part, tol=1e-4, mask=mask).value)
+            total += float(wasserstein(X, Y, part, tol=1e-6, mask=mask).value)
         elif mask is not None and isinstance(part, MaskedLoss):
             total += float(xp.sum(part.masked_value_and_gradient(X, Y, mask)[0]))
         else:

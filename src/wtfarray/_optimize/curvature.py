@@ -18,6 +18,25 @@ from wtfarray._optimize.shared_median import median_of_shared
 __all__ = ["CurvaturePairs", "ScaledCurvaturePairs"]
 
 
+ROUNDINGS = 8.0
+"""A step of at most so many rounding errors of a variable counts as none."""
+
+
+@compiled()
+def _pair(x: Array, gradient: Array, old_x: Array, old_gradient: Array) -> Array:
+    """
+    The step from an old point and the difference of the gradients, (2, n).
+
+    Where a variable has moved by rounding only, its step is 0: it would else be noise to which
+    `ScaledCurvaturePairs` fits its diagonal.
+    """
+    xp = array_namespace(x)
+    step = x - old_x
+    noise = xp.abs(x) * (ROUNDINGS * float(xp.finfo(x.dtype).eps))
+    step = xp.where(xp.abs(step) > noise, step, 0.0)
+    return xp.stack([step, gradient - old_gradient])
+
+
 class CurvaturePairs:
     """
     The most recent steps and gradient differences, and the inverse Hessian they define.
@@ -100,7 +119,7 @@ class CurvaturePairs:
         """
         if not self._take_trial(old, new, measured):
             slot = self._free.pop() if self._free else self._used.pop(0)
-            pair = self._xp.stack([new.x - old.x, new.gradient - old.gradient])
+            pair = _pair(new.x, new.gradient, old.x, old.gradient)
             self._write(slot, pair)
             self._used.append(slot)
             self._measure_pair(slot, pair, new)
@@ -307,7 +326,7 @@ class ScaledCurvaturePairs(CurvaturePairs):
         here = slice(2 * slot, 2 * slot + 2)
         # Arrays that cannot be written to stay as they are.
         replaced = self._xp.asarray(rows[here, :], copy=True) if is_writeable_array(rows) else rows
-        self._write(slot, self._xp.stack([x - old.x, gradient - old.gradient]))
+        self._write(slot, _pair(x, gradient, old.x, old.gradient))
         diagonal = self._new_diagonal([*kept, slot])
         self._trial = _Trial(old, gradient, slot, replaced, diagonal)
         return _scaled_products(self._rows[0], diagonal, gradient)

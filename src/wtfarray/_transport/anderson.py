@@ -52,7 +52,7 @@ class Secants(NamedTuple):
     identity: Array
     """The identity matrix, (memory, memory)."""
     away: Array
-    """Minus the identity matrix."""
+    """Minus the identity matrix, in the dtype of the moves."""
     ridge: Array | float
     """Added to the diagonal of the Gram matrices."""
     slot: Array | int
@@ -73,15 +73,16 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     # An array each, because they are written in place.
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
     lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
-    identity = xp.eye(memory, **kind)
+    identity = xp.eye(memory, dtype=weights.dtype, device=kind["device"])
+    away = xp.astype(-identity, kind["dtype"])
     # Numbers on the host where the rings are written in place.
     slot: Array | int = 0
     if not is_writeable_array(moves):
         slot = xp.asarray(0, device=kind["device"])
-        ridge = xp.full((), ridge, **kind)
-    inverse = xp.zeros((samples, 1, 1), **kind) + _without_pairs(identity, ridge)
+        ridge = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
+    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, ridge)
     return Secants(
-        moves, changes, lengths, scales, inverse, normalised, identity, -identity, ridge, slot
+        moves, changes, lengths, scales, inverse, normalised, identity, away, ridge, slot
     )
 
 
@@ -144,7 +145,8 @@ def accelerated(
     scale = xp.astype(usable, scales.dtype) / xp.sqrt(xp.maximum(square, SMALLEST))
     scales = put(scales, slot, scale)
     row = products[:, :, 0] * (scales * scale[:, None])
-    inverse = _replaced(inverse, row, identity, ridge, slot)
+    # In single precision, rounding would make results depend on the library.
+    inverse = _replaced(inverse, xp.astype(row, identity.dtype, copy=False), identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
     secants = Secants(
         moves, changes, lengths, scales, inverse, weights, identity, away, ridge, following
@@ -169,9 +171,10 @@ def _shares(secants: Secants, products: Array, max_step: Array | float) -> Array
     ``products``, (N, memory), are those of the changes with the residual.
     """
     xp = array_namespace(products)
-    scales = secants.scales
-    shares = xp.matmul(secants.inverse, (products * scales)[:, :, None])[:, :, 0]
-    shares *= scales
+    scales, inverse = secants.scales, secants.inverse
+    scaled = xp.astype(products * scales, inverse.dtype, copy=False)
+    shares = xp.matmul(inverse, scaled[:, :, None])[:, :, 0]
+    shares = xp.astype(shares, scales.dtype, copy=False) * scales
     # A bound on the length of the step; 1e-30 instead of 0.
     length = xp.linalg.vector_norm(shares * secants.lengths, axis=1, ord=1)
     excess = xp.maximum(length / (max_step + 1e-30), 1.0)

@@ -371,7 +371,7 @@ class TransportProblem:
         xp = array_namespace(g)
         g = self._masked(g)
         top = shift = xp.max(g, axis=tuple(range(1, g.ndim)), keepdims=True)
-        if masked:
+        if masked or self.unreachable is not None:
             # If nothing of X can arrive: -inf, for which `_denominator` finds lost digits, or NaN.
             finds = self.relaxes_data and not self.plain_range.never_underflows
             shift = xp.where(top > -math.inf, top, 0.0 if finds else math.nan)
