@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
@@ -89,7 +90,7 @@ class SparseTensorTerm:
         self._secants = new_secants(self._memory, self._x, 1.0, RIDGE)
         self._safe_adjoint = self._safe_apply = False
         shape = tuple(self.problem.data.shape[1:])
-        self._products = SupportProducts.of(kernel, to_host(self._support), shape)
+        self._products = SupportProducts.of(kernel, to_host(self._support).astype(np.intp), shape)
 
     def evaluate(
         self,
