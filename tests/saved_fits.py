@@ -12,6 +12,7 @@ from array_api_compat import array_namespace, device
 from helpers import to_numpy
 
 import wtfarray as wtf
+from wtfarray._fit.storage import write_atomically
 
 SHAPE = (6, 5, 4)
 
@@ -104,16 +105,17 @@ def limited_files(size):
 
 
 def content(path):
-    """The arrays of a file, and its header."""
+    """The arrays of a file, and its header without their checksums."""
     with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    return arrays, json.loads(bytes(arrays.pop("header")).decode())
+    header = json.loads(bytes(arrays.pop("header")).decode())
+    del header["checksums"]
+    return arrays, header
 
 
 def write_content(path, arrays, header):
-    """Write a file as `content` gives it."""
-    encoded = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    np.savez(path, header=encoded, **arrays)
+    """Write a file as `content` gives it, with the checksums of these arrays."""
+    write_atomically(path, header, arrays)
 
 
 def forge(path, change):

@@ -247,7 +247,7 @@ class TestOtherDevices:
     @pytest.mark.usefixtures("torch")
     @pytest.mark.parametrize(
         ("kind", "shape"),
-        [(CurvaturePairs, (8, 3)), (ScaledCurvaturePairs, (2 * 4 * 4 + 3 * 4 + 1,))],
+        [(CurvaturePairs, (8, 3)), (ScaledCurvaturePairs, (4 * 5 + 5 * 5 + 4,))],
     )
     def test_lbfgs_direction_takes_one_host_transfer(self, array, monkeypatch, kind, shape):
         """All but the two-loop recursion on a few host numbers stays on the device."""
@@ -258,8 +258,8 @@ class TestOtherDevices:
             shapes.append(tuple(x.shape))
             if x.ndim == 2:
                 return np.eye(*x.shape) + 0.5
-            square = np.ravel(np.eye(4) + 0.5)
-            return np.concatenate([square, square, np.ones(x.shape[0] - 2 * square.size)])
+            products = [np.eye(4, 5) + 0.5, np.eye(5) + 0.5, np.ones(4)]
+            return np.concatenate([np.ravel(product) for product in products])
 
         monkeypatch.setattr(host, "to_host", to_host)
         old, new = (

@@ -27,7 +27,7 @@ from wtfarray._arrays.validation import (
     positive_integer,
     same_dtype,
 )
-from wtfarray._dispatch import smoothing_levels
+from wtfarray._dispatch import checks_flow, smoothing_levels
 from wtfarray._losses.gradients import (
     REDUCTIONS,
     SECOND_DERIVATIVE,
@@ -45,13 +45,14 @@ from wtfarray._transport.compiled import (
 )
 from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.feasibility import (
+    are_bottlenecked,
     is_infinite,
     of_equal_mass,
     stranded,
     wrong_component_mass,
     wrong_mass,
 )
-from wtfarray._transport.kernels import are_finite, potential_range
+from wtfarray._transport.kernels import are_finite, dense, potential_range
 from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.solve import LEVEL_ITERATIONS, centred, within_reach
 
@@ -322,18 +323,10 @@ def _compiled(
     data = jnp.reshape(jnp.permute_dims(X, order), (-1, *(cost.shape[0] for cost in costs)))
     problem = problem_at(settings.eps, data)
     Y = stack(problem, Y)
-    # Samples that `feasible_target` would refuse are replaced by ones, and their loss by NaN.
-    invalid = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
-    # Mass that can reach nothing may stay behind if the first marginal is relaxed.
-    invalid = invalid | (stranded(problem, Y) & (not problem.relaxes_data))
-    if problem.conserves_mass and problem.unreachable is not None:
-        invalid = invalid | (problem.unreachable & (Y > 0))
-    refused = jnp.any(invalid, axis=tuple(range(1, Y.ndim)))
-    refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
-    components = settings.components
-    if components is not None:
-        refused = refused | jnp.any(wrong_component_mass(problem, Y, components), axis=1)
     start = jnp.zeros_like(Y) if potential is None else stack(problem, potential)
+    # Samples that `feasible_target` would refuse are replaced by ones, and their loss by NaN.
+    components = settings.components
+    refused = _are_refused(problem, Y, components)
     refused = refused | jnp.any(~jnp.isfinite(start), axis=tuple(range(1, Y.ndim)))
     data, Y = (jnp.where(spread(refused, A), 1.0, A) for A in (data, Y))
     start = jnp.where(spread(refused, start), 0.0, start)
@@ -371,3 +364,41 @@ def _compiled(
     in_X, in_Y, g = (unstack(problem, A, shape) for A in (in_X, in_Y, g))
     values = jnp.reshape(values, [shape[k] for k in order if k not in moved])
     return Gradients(values, in_X, in_Y, g)
+
+
+def _are_refused(problem: TransportProblem, Y: Array, components: Components | None) -> Array:
+    """Samples, (N,) bool, of which X or Y is invalid, or whose loss is infinite."""
+    data = problem.data
+    invalid = ~(jnp.isfinite(data) & jnp.isfinite(Y) & (data >= 0) & (Y >= 0))
+    # Mass that can reach nothing may stay behind if the first marginal is relaxed.
+    invalid = invalid | (stranded(problem, Y) & (not problem.relaxes_data))
+    if problem.conserves_mass and problem.unreachable is not None:
+        invalid = invalid | (problem.unreachable & (Y > 0))
+    refused = jnp.any(invalid, axis=tuple(range(1, Y.ndim)))
+    refused = refused | wrong_mass(problem, Y) | ~jnp.any(data > 0)
+    if components is not None:
+        refused = refused | jnp.any(wrong_component_mass(problem, Y, components), axis=1)
+    if problem.conserves_mass and not problem.kernel.all_finite:
+        Y = of_equal_mass(problem, Y, components)
+        refused = refused | _have_no_plan(problem, Y, refused)
+    return refused
+
+
+def _have_no_plan(problem: TransportProblem, Y: Array, refused: Array) -> Array:
+    """
+    Samples, (N,) bool, to whose Y infinite costs leave no balanced transport.
+
+    The host finds a maximum flow for each, if the problem is small. Samples that have been refused
+    are not examined.
+    """
+    samples, bins = Y.shape[0], math.prod(Y.shape[1:])
+    if not checks_flow(samples, bins):
+        return jnp.zeros_like(refused)
+    data, Y = (jnp.where(spread(refused, A), 0.0, A) for A in (problem.data, Y))
+    found: Array = jax.pure_callback(
+        lambda *arrays: are_bottlenecked(*map(np.asarray, arrays)),
+        jax.ShapeDtypeStruct((samples,), bool),
+        *(data, Y, dense(problem.kernel.costs)),
+        vmap_method="sequential",
+    )
+    return found

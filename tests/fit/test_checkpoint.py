@@ -374,6 +374,14 @@ class TestForged:
             write_content(path, arrays, {k: v for k, v in header.items() if k != name})
             assert resume_refused(path) == f"its header has no {name}"
 
+    def test_history_without_its_last_record_is_refused(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        path.write_bytes(stopped()[0])
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        np.savez(path, **(arrays | {"history": arrays["history"][:-1]}))
+        assert resume_refused(path) == "its arrays are not those that were written"
+
     @settings(max_examples=50)
     @given(st.integers(0), st.integers(1, 255))
     def test_flipped_bits(self, position, mask):

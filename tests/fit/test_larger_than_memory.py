@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_api_compat import is_jax_namespace
 from fitting import data, planted, transport
 from helpers import set_thresholds, to_numpy
 from stored_data import Sliceable, trace
@@ -43,16 +44,18 @@ class MaskedHuber:
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_same_batches_give_the_same_fit(array):
+def test_same_batches_give_the_same_fit(xp, array):
     X = array(data())
     batch = X.shape[0]
     expected, whole = trace(X, 2, transport(), batch=batch)
     found, fit = trace(Sliceable(X), 2, transport(), batch=batch, chunk=batch)
-    np.testing.assert_array_equal(found, expected)
+    # Bit by bit, but what reads files is not compiled by JAX, and rounds otherwise.
+    rtol = 1e-11 if is_jax_namespace(xp) else 0.0
+    np.testing.assert_allclose(found, expected, rtol=rtol)
     for a, b in zip(fit.factors, whole.factors, strict=True):
-        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
-    np.testing.assert_array_equal(np.asarray(fit.dual), to_numpy(whole.dual))
-    assert fit.objective == whole.objective
+        np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=rtol)
+    np.testing.assert_allclose(np.asarray(fit.dual), to_numpy(whole.dual), rtol=rtol)
+    np.testing.assert_allclose(fit.objective, whole.objective, rtol=rtol)
 
 
 def test_other_batches_give_the_same_first_steps(array):

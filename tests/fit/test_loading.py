@@ -1,11 +1,13 @@
 """Reading fits: files that are damaged or forged, and losses that no file holds."""
 
+import io
 import json
 import re
 import tempfile
 import tracemalloc
 import warnings
 import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -164,6 +166,14 @@ class TestLoad:
         forge(tmp_path / "fit.npz", change)
         assert re.search(reason, load_refused(tmp_path / "fit.npz"))
 
+    def test_history_without_its_last_record_is_refused(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        short_fit("cp", data(), "unbalanced").save(path)
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        np.savez(path, **(arrays | {"history": arrays["history"][:-1]}))
+        assert load_refused(path) == "its arrays are not those that were written"
+
     @pytest.mark.parametrize("model", RANKS)
     def test_every_entry_of_the_header_is_needed(self, tmp_path, model):
         path = tmp_path / "fit.npz"
@@ -236,6 +246,12 @@ class TestLoad:
             before, large = members["factor_0.npy"], b"(100000000000, 2), }"
             members["factor_0.npy"] = before.replace(b"(6, 2), }".ljust(len(large)), large)
             assert members["factor_0.npy"] != before
+            _, header = content(path)
+            checksums = {name: zlib.crc32(m) for name, m in members.items() if "header" not in name}
+            coded = json.dumps(header | {"checksums": checksums}).encode()
+            stream = io.BytesIO()
+            np.save(stream, np.frombuffer(coded, dtype=np.uint8))
+            members["header.npy"] = stream.getvalue()
             with zipfile.ZipFile(path, "w") as archive:
                 for name, member in members.items():
                     archive.writestr(name, member)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fitting import LOSSES, assert_same_factors, data, objective_of, spare_jax, unfinished
-from helpers import numpy_only, to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import restarts
@@ -191,7 +191,7 @@ class TestEndedByTheCaller:
         assert_same_factors(fit.factors, states[-1].blocks(), rtol=0)
 
     def test_interrupt_before_the_first_start_is_raised(self, monkeypatch):
-        def interrupted(*_):
+        def interrupted(*_, **__):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(restarts, "first_start", interrupted)
@@ -225,7 +225,7 @@ class TestComplete:
         for n, reason in reasons:
             queue[n] = replace(queue[n], reason=reason, converged=False)
         left = list(queue)
-        monkeypatch.setattr(restarts, "solve", lambda *_: left.pop(0))
+        monkeypatch.setattr(restarts, "solve", lambda *_, **__: left.pop(0))
         return spec, queue, left
 
     def test_lowest_objective_is_returned(self, monkeypatch):
@@ -252,9 +252,31 @@ class TestComplete:
     def test_interrupt_before_the_first_result_is_raised(self, monkeypatch):
         spec, *_ = self.solutions(monkeypatch, [1.0])
 
-        def interrupted(*_):
+        def interrupted(*_, **__):
             raise KeyboardInterrupt
 
         monkeypatch.setattr(restarts, "solve", interrupted)
         with pytest.raises(KeyboardInterrupt):
             restarts.best_of(2, spec, options(solver="dual"), None)
+
+
+@numpy_only
+@pytest.mark.parametrize("solver", ["envelope", "dual"])
+def test_starts_of_a_small_fit_share_its_work(monkeypatch, solver):
+    """Eight starts take about the work that one may take, and do not say that they converged."""
+    set_thresholds(monkeypatch, small_work=400)
+    found, loss = [], wtf.Wasserstein(wtf.grid_cost(6), eps=1e-3, lam=1.0)
+    certified = restarts.certify if solver == "envelope" else restarts.solve
+
+    def counted(*arguments, **keywords):
+        found.append(certified(*arguments, **keywords))
+        return found[-1]
+
+    monkeypatch.setattr(restarts, "certify" if solver == "envelope" else "solve", counted)
+    X, rng = data((5, 6)), np.random.default_rng(0)
+    spec = specification(np.asarray, X / X.sum(axis=1, keepdims=True), loss)
+    fit = restarts.best_of(8, spec, options(solver=solver, tol=1e-12, max_iter=10_000), rng)
+    assert fit.reason is StopReason.WORK
+    assert not fit.converged
+    if solver == "envelope":
+        assert fit.work < 8 * 400

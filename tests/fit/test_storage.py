@@ -13,8 +13,7 @@ from wtfarray._fit.storage import reading, write_atomically
 @numpy_only
 class TestReading:
     def file(self, path, header):
-        content = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        write_atomically(path, {"header": content, "x": np.arange(3.0)})
+        write_atomically(path, header, {"x": np.arange(3.0), "y": np.ones((2, 2))})
 
     def test_gives_arrays_and_header(self, tmp_path):
         path = tmp_path / "file.npz"
@@ -22,6 +21,7 @@ class TestReading:
         with reading("path", path, "a fit") as archive:
             assert archive.header == {"kind": "cp", "n": 3}
             np.testing.assert_array_equal(archive.read("x", (3,)), np.arange(3.0))
+            np.testing.assert_array_equal(archive.read("y", (2, 2)), np.ones((2, 2)))
             archive.finish()
 
     def test_header_without_the_key_is_refused(self, tmp_path):
@@ -32,6 +32,38 @@ class TestReading:
             reading("path", path, "a fit") as archive,
         ):
             storage.get(archive.header, "kind", str)
+
+    @pytest.mark.parametrize("change", ["shorter", "other values", "missing", "added", "swapped"])
+    def test_other_arrays_than_were_written_are_refused(self, tmp_path, change):
+        path = tmp_path / "file.npz"
+        self.file(path, {"kind": "cp"})
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        changes = {
+            "shorter": lambda: arrays.update(x=arrays["x"][:-1]),
+            "other values": lambda: arrays.update(x=-arrays["x"]),
+            "missing": lambda: arrays.pop("x"),
+            "added": lambda: arrays.update(z=arrays["x"]),
+            "swapped": lambda: arrays.update(x=arrays["y"], y=arrays["x"]),
+        }
+        changes[change]()
+        np.savez(path, **arrays)
+        with (
+            pytest.raises(
+                ValueError, match=r"file\.npz.*its arrays are not those that were written"
+            ),
+            reading("path", path, "a fit"),
+        ):
+            pass
+
+    def test_file_without_checksums_is_refused(self, tmp_path):
+        path = tmp_path / "file.npz"
+        np.savez(path, header=np.frombuffer(json.dumps({"kind": "cp"}).encode(), dtype=np.uint8))
+        with (
+            pytest.raises(ValueError, match=r"file\.npz.*its header has no checksums"),
+            reading("path", path, "a fit"),
+        ):
+            pass
 
     def test_missing_file_is_not_found(self, tmp_path):
         with (

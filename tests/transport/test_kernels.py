@@ -267,3 +267,16 @@ class TestLogsumexp:
         logs = array([[1e5, 1e5], [-1e5, -1e5], [-np.inf, 7.0], [-np.inf, -np.inf]])
         expected = array([1e5 + np.log(2.0), -1e5 + np.log(2.0), 7.0, -np.inf])
         assert_close(logsumexp(logs, 1, xp), expected, rtol=1e-15)
+
+
+class TestAtAnotherEps:
+    def test_what_is_known_of_the_costs_is_not_read_again(self, array, monkeypatch):
+        rng = np.random.default_rng(0)
+        kernel = GibbsKernel.of([array(c) for c in random_costs(rng, (3, 4))], 0.1)
+        known = kernel.potential_range(), kernel.spacing(), kernel.typical_spacing()
+        other = kernel.at_eps(0.5)
+        with monkeypatch.context() as patch:
+            patch.setattr("wtfarray._transport.kernels.geometry_of", None)
+            found = other.potential_range(), other.spacing(), other.typical_spacing()
+        assert found == known
+        assert other.eps == 0.5

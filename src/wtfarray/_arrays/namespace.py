@@ -1,12 +1,15 @@
 """The namespace of arrays, quickly where it is asked for most."""
 
 import array_api_compat
+import array_api_compat.numpy
 
+from wtfarray._arrays.numpy_namespace import direct_namespace
 from wtfarray._arrays.typing import Array, Namespace
 
 __all__ = ["array_namespace"]
 
 _BY_TYPE: dict[type, Namespace] = {}
+_NUMPY = direct_namespace()
 
 
 def array_namespace(*arrays: Array) -> Namespace:
@@ -15,11 +18,16 @@ def array_namespace(*arrays: Array) -> Namespace:
 
     An iteration asks some forty times, mostly for a single array. That takes array_api_compat 3 us
     for NumPy, as long as an operation on a small array itself: here it is answered from the type.
+    Frequent functions of NumPy are called directly, see `numpy_namespace`.
     """
-    if len(arrays) > 1:
-        return array_api_compat.array_namespace(*arrays)
     kind = type(arrays[0])
+    if len(arrays) > 1 and any(type(array) is not kind for array in arrays):
+        return _direct(array_api_compat.array_namespace(*arrays))
     found = _BY_TYPE.get(kind)
     if found is None:
-        found = _BY_TYPE[kind] = array_api_compat.array_namespace(*arrays)
+        found = _BY_TYPE[kind] = _direct(array_api_compat.array_namespace(arrays[0]))
     return found
+
+
+def _direct(found: Namespace) -> Namespace:
+    return _NUMPY if found is array_api_compat.numpy else found

@@ -61,9 +61,14 @@ def inner(a: Array, b: Array) -> Array:
 
 def largest(stack: Array) -> Array:
     """The largest absolute value of each sample: (N, ...) to (N,)."""
+    # Not a norm of the library, which on torch takes up to eight times as long; nor `one_norm`.
     xp = array_namespace(stack)
-    rows = flat(stack)
-    return xp.maximum(xp.max(rows, axis=1), -xp.min(rows, axis=1))
+    return xp.max(xp.abs(flat(stack)), axis=1)
+
+
+def one_norm(stack: Array) -> Array:
+    """The sum of the absolute values of each sample: (N, ...) to (N,)."""
+    return per_sample(array_namespace(stack).abs(stack))
 
 
 def spread(values: Array, like: Array) -> Array:

@@ -90,6 +90,8 @@ class StoredData:
         prepare: Callable[[Array], Array] | None = None,
         mask: StoredMask | None = None,
     ) -> None:
+        self.has_effects = True
+        """It reads files."""
         self.source = source
         self.mask = mask
         """In the shape of the source; None if all entries were observed."""

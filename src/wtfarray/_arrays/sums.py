@@ -55,6 +55,11 @@ class Sums:
         return self.comm is not None
 
     @property
+    def has_effects(self) -> bool:
+        """Whether a sum sends messages, so that functions that add cannot be compiled."""
+        return self.shared
+
+    @property
     def leads(self) -> bool:
         """Whether this is the process that speaks for all."""
         return self.comm is None or self.comm.rank == 0

@@ -5,9 +5,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from numbers import Integral, Real
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 from array_api_compat import device as device_of
+from array_api_compat import is_numpy_array, is_torch_array
 
+from wtfarray._arrays.compilation import compiled
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array, Device, DType, Namespace
 
 
@@ -119,7 +121,7 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
         msg = f"{name} has shape {tuple(array.shape)}: expected at least one mode, none empty"
         raise ValueError(msg)
     # One pass for valid data, which NaN and inf are not either.
-    if not bool(xp.all((array >= 0) & (array < math.inf))):
+    if not bool(_all_usable(array)):
         refuse_where(
             xp.isnan(array),
             name,
@@ -129,6 +131,12 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
         refuse_where(~xp.isfinite(array), name, array, "finite values")
         refuse_where(array < 0, name, array, f"non-negative values; {negative_advice(name, array)}")
     return array
+
+
+@compiled()
+def _all_usable(array: Array) -> Array:
+    """Whether all numbers are finite and not negative, ()."""
+    return array_namespace(array).all((array >= 0) & (array < math.inf))
 
 
 def negative_advice(name: str, array: Array) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj
+from array_api_compat import is_array_api_obj
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import warnings
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import refuse_where
@@ -110,7 +109,6 @@ class Checkpoint:
             "seconds": seconds,
         }
         arrays: dict[str, NDArray[Any]] = {
-            "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
             "history": write_records(history),
             "x": to_host(point.x),
             "gradient": to_host(point.gradient),
@@ -122,7 +120,7 @@ class Checkpoint:
             **{f"pairs_{name}": array for name, array in pairs.export().items()},
         }
         try:
-            write_atomically(self.path, arrays)
+            write_atomically(self.path, header, arrays)
         except OSError as error:
             self._warn("written", error)
 
@@ -162,9 +160,8 @@ class Checkpoint:
         self, numbers: dict[str, float], arrays: dict[str, NDArray[np.float64]]
     ) -> None:
         """Replace the file by numbers and arrays of another solver; as `write` if that fails."""
-        header = json.dumps({"identity": self._identity, **numbers}).encode()
         try:
-            write_atomically(self.path, {"header": np.frombuffer(header, dtype=np.uint8), **arrays})
+            write_atomically(self.path, {"identity": self._identity, **numbers}, arrays)
         except OSError as error:
             self._warn("written", error)
 

@@ -9,16 +9,17 @@ takes a fraction of the time, and only what is left of the smoothing is solved o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import can_be_halved, is_fine_enough
@@ -170,8 +171,8 @@ def coarser(spec: Specification, level: float = 1.0) -> Specification | None:
     found = [_grid_modes(loss, shape, level) for loss in spec.losses]
     if not all(found):
         return None
-    modes = set(found[0])
-    if any(set(transported) != modes for transported in found):
+    modes = tuple(sorted(found[0]))
+    if any(set(transported) != set(modes) for transported in found):
         return None
     if isinstance(spec.X, StoredData) and spec.mask is not None:
         return None
@@ -205,7 +206,8 @@ def coarser(spec: Specification, level: float = 1.0) -> Specification | None:
     )
 
 
-def _merged(X: Array, modes: Iterable[int]) -> Array:
+@compiled(static=("modes",))
+def _merged(X: Array, modes: tuple[int, ...]) -> Array:
     """The data with pairs of neighbouring bins of some modes merged."""
     for mode in modes:
         X = array_namespace(X).sum(_pairs(X, mode), axis=mode + 1)
@@ -225,20 +227,25 @@ def refine(spec: Specification, blocks: Sequence[Array]) -> list[Array]:
     In the variables of the spheres, the roots, values are interpolated between the centres of the
     bins. The sums of the columns are those of split bins; rows that sum to one go on to do so.
     """
-    xp = array_namespace(spec.like)
     fine = list(blocks)
     for k in range(spec.modes):
         if fine[k].shape[0] != spec.shapes[k][0]:
-            root = _interpolated(xp.sqrt(fine[k]), 0)
-            block, by_rows = root * root, spec.constraints[k] == "rows"
-            total = xp.sum(block, axis=int(by_rows), keepdims=True)
-            wanted = 1.0
-            if not by_rows:
-                wanted = xp.sum(fine[k], axis=0, keepdims=True) * (2.0 * _share(spec, k))
-            fine[k] = block * (wanted / xp.where(total > 0, total, 1.0))
+            fine[k] = _refined(fine[k], by_rows=spec.constraints[k] == "rows")
     return fine
 
 
+@compiled(static=("by_rows",))
+def _refined(coarse: Array, *, by_rows: bool) -> Array:
+    """A factor on the finer grid."""
+    xp = array_namespace(coarse)
+    root = _interpolated(xp.sqrt(coarse), 0)
+    block = root * root
+    total = xp.sum(block, axis=int(by_rows), keepdims=True)
+    wanted = 1.0 if by_rows else xp.sum(coarse, axis=0, keepdims=True)
+    return block * (wanted / xp.where(total > 0, total, 1.0))
+
+
+@compiled(static=("shape", "smooth"))
 def refine_potential(g: Array, shape: tuple[int, ...], *, smooth: bool = True) -> Array:
     """The stacked potential on the finer grid, interpolated if ``smooth``, otherwise repeated."""
     xp = array_namespace(g)

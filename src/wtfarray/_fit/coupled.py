@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.axes import (
     Axis,
@@ -20,6 +19,7 @@ from wtfarray._arrays.axes import (
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import filled_with_means
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.sums import Sums, failing_together, refusal
 from wtfarray._arrays.typing import Array

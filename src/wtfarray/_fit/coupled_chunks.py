@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 from numpy.typing import NDArray
 
 from wtfarray._arrays.masks import as_mask
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sparse import SparseSamples
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.typing import Array

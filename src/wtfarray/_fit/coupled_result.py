@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import warnings
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.stored import like as like_of
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array, Device, Namespace
@@ -255,8 +254,7 @@ class CoupledFactorisation:
             "n_iter": self.n_iter,
             "stopped": self.stopped,
         }
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        write_atomically(path, arrays)
+        write_atomically(path, header, arrays)
 
     @classmethod
     def load(

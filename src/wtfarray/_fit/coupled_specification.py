@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import mass_tolerance, per_sample, take_samples
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import StoredData, Summary

@@ -9,9 +9,9 @@ from functools import partial
 from typing import overload
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import or_float64
@@ -94,7 +94,7 @@ def solve(
         elif options.solver == "envelope":
             blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
         else:
-            blocks, reason = _solve_blockwise(spec, problem, start, options, journal)
+            blocks, reason = _solve_blockwise(spec, problem, start, options, journal, spent)
         return certify(spec, problem, blocks, reason, options, journal)
 
 
@@ -214,6 +214,7 @@ def solve_jointly_from(
     *,
     paused: Paused | None,
     pause: Callable[[Progress], bool] | None,
+    spent: float = 0.0,
 ) -> tuple[list[Array], StopReason] | Paused: ...
 
 
@@ -291,8 +292,9 @@ def _solve_blockwise(
     start: Start,
     options: SolverOptions,
     journal: Journal,
+    spent: float,
 ) -> tuple[list[Array], StopReason]:
-    """Minimise over one block after the other."""
+    """Minimise over one block after the other; ``spent`` is work that was taken before."""
     assert isinstance(spec.loss, ConjugateLoss)
     journal.latest = lambda: list(start.blocks)
 
@@ -310,6 +312,7 @@ def _solve_blockwise(
             tol=options.tol,
             max_iter=options.max_iter,
             report=report,
+            spent=spent,
         )
     except KeyboardInterrupt:
         return journal.latest(), StopReason.INTERRUPTED

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_nonnegative,

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import or_float64

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.axes import Axis, check_labels, check_last_labels, check_order, checked_axes
@@ -14,6 +13,7 @@ from wtfarray._arrays.communicator import Communicator
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.stored import StoredData, like
 from wtfarray._arrays.sums import Sums, asarray_like
 from wtfarray._arrays.typing import Array

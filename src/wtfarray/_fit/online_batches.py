@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import slices_of, take_samples
 from wtfarray._arrays.stored import StoredData, read_ahead
 from wtfarray._arrays.typing import Array

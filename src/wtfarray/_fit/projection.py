@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, take_samples
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.sparse import SparseSamples

@@ -7,8 +7,7 @@ import itertools
 import operator
 from collections.abc import Iterable
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.svd_start import orthonormal

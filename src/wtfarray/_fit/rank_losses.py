@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import AgreedError, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.rank_chain import Chain

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import most_work
 from wtfarray._fit.coarse_to_fine import first_start
 from wtfarray._fit.driver import FitSolution, Paused, certify, check_mass, solve, solve_jointly_from
 from wtfarray._fit.journal import Journal
@@ -62,9 +63,12 @@ def _best_of_complete(
 ) -> FitSolution:
     """The best of several initialisations, each solved to the end."""
     found: list[FitSolution] = []
+    whole = most_work(math.prod(spec.X.shape))
+    # Each may take an equal part of the work of a small fit.
+    spent = 0.0 if math.isinf(whole) else whole * (1.0 - 1.0 / starts)
     for _ in range(starts):
         try:
-            found.append(solve(spec, options, rng))
+            found.append(solve(spec, options, rng, spent=spent))
         except KeyboardInterrupt:  # before this initialisation had a solution to return
             if not found:
                 raise
@@ -135,6 +139,8 @@ class _Race:
         self._options = options
         self._problem = spec.problem(options.batch)
         self._initial = self._problem.states()
+        self._begin = self._problem.work
+        """The work that a small fit may take is shared by all its initialisations."""
 
     def run(self, journals: Sequence[Journal], rng: np.random.Generator) -> FitSolution:
         """The best of those initialisations that are solved to the end."""
@@ -196,6 +202,7 @@ class _Race:
             contender.journal,
             paused=paused,
             pause=pause,
+            spent=problem.work - self._begin,
         )
         if isinstance(found, Paused):
             return replace(contender, paused=found, states=problem.states())

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.axes import (
     Axis,
 )
 from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import failing_together
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (

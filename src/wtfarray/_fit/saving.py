@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,7 @@ def write_fit(path: Path, fit: Any) -> None:
         ],
     }
     arrays["history"] = write_records(fit.history)
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    write_atomically(path, arrays)
+    write_atomically(path, header, arrays)
 
 
 def _host_dual(dual: Array) -> NDArray[np.float64]:

@@ -12,7 +12,6 @@ same order: each process takes its rows from the files that hold them (`resplit`
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -76,9 +75,8 @@ class SharedCheckpoint(Checkpoint):
         complete = sums.all(self.path.exists())
         if complete and sums.leads:
             header = {"step": n_iter, "counts": list(self._shards.counts)}
-            coded = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
             try:
-                write_atomically(self._manifest, {"header": coded})
+                write_atomically(self._manifest, header, {})
             except OSError as error:
                 self._warn("written", error)
                 complete = False

@@ -9,11 +9,12 @@ from os import PathLike
 from typing import Literal
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import mass_tolerance, per_sample
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import (
@@ -435,12 +436,17 @@ def is_sampled(loss: Loss, shape: tuple[int, ...]) -> bool:
 
 def _has_unit_samples(X: Array, mask: Array | None) -> bool:
     """Whether all samples have mass one; those of which nothing was observed are ignored."""
+    return bool(_all_unit(X, mask))
+
+
+@compiled()
+def _all_unit(X: Array, mask: Array | None) -> Array:
     xp = array_namespace(X)
     unit = xp.abs(per_sample(X) - 1.0) <= mass_tolerance(X)
     if mask is not None:
         axes = tuple(range(1, mask.ndim))
         unit = (unit & xp.all(mask, axis=axes)) | ~xp.any(mask, axis=axes)
-    return bool(xp.all(unit))
+    return xp.all(unit)
 
 
 def _constraints(

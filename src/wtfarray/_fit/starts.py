@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.compilation import compiled
+from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import masked_chunks_of
 from wtfarray._arrays.sums import ALONE, Sums, asarray_like
@@ -122,14 +124,20 @@ def _kl_start(spec: Specification, blocks: list[Array]) -> list[Array]:
 
 def _divergence_and_mass(spec: Specification, blocks: list[Array]) -> tuple[float, float]:
     """``KL(X | model)`` and the mass of the model, over the observed entries."""
-    xp, total, mass = array_namespace(*blocks), 0.0, 0.0
+    total = mass = 0.0
     for rows, data, seen in masked_chunks_of(spec.X, spec.mask):
-        tensor = xp.reshape(spec.model.tensor(at_rows(blocks, rows)), tuple(data.shape))
-        tensor = observed(tensor, seen)
-        total += float(xp.sum(kl_divergence(data, tensor, xp)))
-        mass += float(xp.sum(tensor))
+        more = to_host(_divergence_of(at_rows(blocks, rows), spec.model, data, seen)).tolist()
+        total, mass = total + more[0], mass + more[1]
     total, mass = spec.shards.sums.numbers(total, mass)
     return total, mass
+
+
+@compiled()
+def _divergence_of(blocks: list[Array], model: Model, data: Array, seen: Array | None) -> Array:
+    """``KL(X | model)`` and the mass of the model for some samples, (2,)."""
+    xp = array_namespace(*blocks)
+    tensor = observed(xp.reshape(model.tensor(blocks), tuple(data.shape)), seen)
+    return xp.stack([xp.sum(kl_divergence(data, tensor, xp)), xp.sum(tensor)])
 
 
 def _positive_share(spec: Specification) -> float:
@@ -162,6 +170,7 @@ def random_blocks(
     ]
 
 
+@compiled(static=("constraint", "sums"))
 def feasible(block: Array, constraint: Constraint, sums: Sums = ALONE) -> Array:
     """
     Raise small entries to the floor and normalise the block to satisfy its constraint.
@@ -193,10 +202,27 @@ def kl_steps(
     Entries where the mask is False have weight 0; X is 0 there.
     """
     blocks = list(blocks)
+    for _ in range(steps):
+        blocks = _kl_sweep(blocks, model, X, mask, tuple(constraints), tuple(free), shards.sums)
+    return blocks
+
+
+@compiled(static=("constraints", "free", "sums"))
+def _kl_sweep(
+    blocks: list[Array],
+    model: Model,
+    X: Array,
+    mask: Array | None,
+    constraints: tuple[Constraint, ...],
+    free: tuple[int, ...],
+    sums: Sums,
+) -> list[Array]:
+    """One multiplicative update of every free block; ``sums`` are those over the samples."""
+    blocks = list(blocks)
     xp = array_namespace(*blocks)
     info = xp.finfo(blocks[0].dtype)
     least = float(info.smallest_normal) / float(info.eps)
-    sizes = tuple(model.tensor([blocks[0][:1, :], *blocks[1:]]).shape)[1:]
+    sizes = model.shape(blocks)[1:]
 
     def adjoint_of_ratio(k: int, data: Array, _: Array | None, part: list[Array]) -> Array:
         tensor = model.tensor(part)
@@ -207,15 +233,14 @@ def kl_steps(
         ones = xp.ones_like(data) if seen is None else xp.astype(seen, data.dtype)
         return model.block(part, k).adjoint(xp.reshape(ones, (data.shape[0], *sizes)))
 
-    for _ in range(steps):
-        for k in free:
-            # The rows of the first factor take part in the adjoints of all other blocks.
-            sums = ALONE if k == 0 else shards.sums
-            block = blocks[k] * sums.array(_over_chunks(adjoint_of_ratio, k, X, mask, blocks))
-            if constraints[k] is None or mask is not None:
-                weight = sums.array(_over_chunks(adjoint_of_ones, k, X, mask, blocks))
-                block = block / xp.maximum(weight, least)
-            blocks[k] = feasible(block, constraints[k], shards.block_sums(k))
+    for k in free:
+        # The rows of the first factor take part in the adjoints of all other blocks.
+        over = ALONE if k == 0 else sums
+        block = blocks[k] * over.array(_over_chunks(adjoint_of_ratio, k, X, mask, blocks))
+        if constraints[k] is None or mask is not None:
+            weight = over.array(_over_chunks(adjoint_of_ones, k, X, mask, blocks))
+            block = block / xp.maximum(weight, least)
+        blocks[k] = feasible(block, constraints[k], sums if k == 0 else ALONE)
     return blocks
 
 

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays.axes import Axis, checked_axes
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import mass_tolerance
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import one_of, refuse_where
@@ -32,8 +32,13 @@ from wtfarray._losses.wasserstein import Wasserstein
 from wtfarray._models.entropy import Constraint, check_constraint, constrained_axes
 from wtfarray._transport.banded import BandedCost, numbers_of
 
+if TYPE_CHECKING:
+    import zipfile
+
 PROBE = 4096
 """Bytes that are written to find out whether there is room: one block of most file systems."""
+HEADER = "header.npy"
+"""The member of the archive that describes the others."""
 CHUNK = 1 << 20
 """Bytes that are read at once."""
 NPY_MAGIC = b"\x93NUMPY\x01\x00"
@@ -71,19 +76,29 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
-def write_atomically(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an npz file; if writing fails, an existing file is left unchanged."""
+def write_atomically(path: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """
+    Write an npz file with a header; if writing fails, an existing file is left unchanged.
+
+    The header also holds the checksums of all arrays.
+    """
+    import zipfile  # not at the top: it would take a tenth of the import time of the library
 
     def write(part: Path) -> None:
-        with part.open("wb") as stream:
+        with part.open("w+b") as stream:
             np.savez(stream, allow_pickle=False, **arrays)
+            with zipfile.ZipFile(stream, "a") as archive:
+                complete = header | {"checksums": _checksums(archive.infolist())}
+                content = np.frombuffer(json.dumps(complete).encode(), dtype=np.uint8)
+                with archive.open(HEADER, "w") as member:
+                    np.lib.format.write_array(member, content, allow_pickle=False)
 
     replace_file(path, write)
 
 
 def try_to_write(path: Path) -> None:
     """Raise OSError if the folder of ``path`` is full or cannot be written to."""
-    import tempfile  # not at the top, as zipfile below
+    import tempfile  # not at the top, as zipfile above
 
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -92,11 +107,20 @@ def try_to_write(path: Path) -> None:
         stream.write(bytes(PROBE))
 
 
+def _checksums(members: Sequence[zipfile.ZipInfo]) -> dict[str, int]:
+    """Those that the archive has of its arrays; they are compared with the content when read."""
+    return {member.filename: member.CRC for member in members if member.filename != HEADER}
+
+
 class Archive:
-    """The arrays of a file of `write_atomically`; sizes are checked before memory is allocated."""
+    """
+    The arrays of a file of `write_atomically`.
+
+    Sizes are checked before memory is allocated, and that all arrays are those that were written.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
-        import zipfile  # not at the top: it would take a tenth of the import time of the library
+        import zipfile
 
         size = stream.seek(0, os.SEEK_END)
         self._file = zipfile.ZipFile(stream)
@@ -116,6 +140,11 @@ class Archive:
             raise ValueError(msg)
         self._unread = set(self._members)
         self.header = self._read_header()
+        written = get(self.header, "checksums", dict)
+        del self.header["checksums"]
+        if written != _checksums(found):
+            msg = "its arrays are not those that were written"
+            raise ValueError(msg)
 
     def has(self, name: str) -> bool:
         """Whether there is such an array."""

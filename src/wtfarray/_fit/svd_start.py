@@ -8,11 +8,11 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import filled_with_means
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.stored import StoredData
 from wtfarray._arrays.sums import ALONE, Sums, asarray_like

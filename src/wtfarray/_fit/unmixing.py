@@ -7,12 +7,12 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.axes import Axis, check_all_labels, check_last_labels
 from wtfarray._arrays.containers import without_labels
 from wtfarray._arrays.masks import as_mask, observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (

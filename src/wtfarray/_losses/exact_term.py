@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import spread
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.protocol import Loss, MaskedLoss

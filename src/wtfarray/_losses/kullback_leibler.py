@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (

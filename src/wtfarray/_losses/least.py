@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import slices_of
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import take_samples
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.term import Term, TermValue

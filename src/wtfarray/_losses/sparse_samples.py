@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array

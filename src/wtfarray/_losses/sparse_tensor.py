@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import solves_on_support

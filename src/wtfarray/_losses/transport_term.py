@@ -286,14 +286,14 @@ def _outcome(
     """
     lam = problem.lam
     gaps = point.decrement if problem.conserves_mass else point.gap_bound(lam)
-    values = -problem.value(point.marginal) - problem.mass * point.shift
+    conjugate = problem.value(point.marginal) + problem.mass * point.shift
     u = dual_of_potential(point.g, lam, array_namespace(Y), rough=rough, capped=not ordinary)
     if rough:
         mass = per_sample(point.marginal.q) if problem.relaxes_data else problem.mass
         # g has the best constant, with which <Y exp(-g/lam), 1> is the mass of the plan.
-        return u, (per_sample(Y) - mass) * lam + values, gaps
+        return u, (per_sample(Y) - mass) * lam - conjugate, gaps
     product = inner(u, Y) if ordinary else dual_product(point.g, Y, lam, problem.kernel.flow)
-    return u, product + values, gaps
+    return u, product - conjugate, gaps
 
 
 @dataclass(frozen=True, eq=False)

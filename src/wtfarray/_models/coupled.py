@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.compilation import argument
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._models.models import Block
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.compilation import argument
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import (
     apply_to_mode,

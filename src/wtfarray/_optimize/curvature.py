@@ -520,19 +520,16 @@ def _scaled_products(rows: Array, diagonal: Array, gradient: Array) -> Array:
     Inner products of rows and gradient in the variables ``x / sqrt(d)``, as one vector.
 
     Those that the recursion needs: of steps with differences, in which d cancels, and of
-    differences with each other, (memory, memory) each; of steps with themselves, of steps and of
-    differences with the gradient, (memory,) each; and the square of the gradient.
+    differences with each other, each also with the gradient: (memory, memory + 1) and (memory + 1,
+    memory + 1); and of steps with themselves, (memory,).
     """
     xp = array_namespace(rows)
-    steps, changes = rows[::2, :], rows[1::2, :]
-    scaled, scaled_gradient = changes * diagonal, gradient * diagonal
+    steps = rows[::2, :]
+    changes = xp.concat([rows[1::2, :], gradient[None, :]])
     products = (
         xp.matmul(steps, changes.mT),
-        xp.matmul(changes, scaled.mT),
+        xp.matmul(changes, (changes * diagonal).mT),
         xp.sum(steps * steps / diagonal, axis=1),
-        xp.matmul(steps, gradient),
-        xp.matmul(changes, scaled_gradient),
-        xp.vecdot(gradient, scaled_gradient),
     )
     return xp.concat([xp.reshape(product, (-1,)) for product in products])
 
@@ -545,12 +542,13 @@ def _gram_of(
 
     From those of `_scaled_products`; those of different steps are not needed, and left 0.
     """
-    sizes = (memory * memory, memory * memory, memory, memory, memory)
-    mixed, changes, squares, *with_gradient, last = np.split(products, np.cumsum(sizes))
+    sizes = (memory * (memory + 1), (memory + 1) ** 2)
+    mixed, changes, squares = np.split(products, np.cumsum(sizes))
+    mixed, changes = (product.reshape(-1, memory + 1) for product in (mixed, changes))
     gram, column = np.zeros((2 * memory, 2 * memory)), np.zeros(2 * memory)
-    gram[::2, 1::2] = mixed.reshape(memory, memory)
+    gram[::2, 1::2] = mixed[:, :-1]
     gram[1::2, ::2] = gram[::2, 1::2].T
-    gram[1::2, 1::2] = changes.reshape(memory, memory)
+    gram[1::2, 1::2] = changes[:-1, :-1]
     gram[::2, ::2] = np.diag(squares)
-    column[::2], column[1::2] = with_gradient
-    return gram, column, float(last[0])
+    column[::2], column[1::2] = mixed[:, -1], changes[:-1, -1]
+    return gram, column, float(changes[-1, -1])

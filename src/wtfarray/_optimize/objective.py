@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, is_torch_array
+from array_api_compat import is_torch_array
 
 from wtfarray._arrays import host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import check_function, common_namespace

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from array_api_compat import array_namespace
-
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import keeps_history, most_work
 from wtfarray._losses.protocol import BoundLoss

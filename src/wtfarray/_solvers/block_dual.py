@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array

@@ -36,17 +36,19 @@ def solve_blockwise(
     tol: float,
     max_iter: int,
     report: Callable[[Sweep], bool],
+    spent: float = 0.0,
 ) -> Descent:
     """
     Minimise over one block after the other, and leave the saddle points of small fits.
 
     ``bound`` is the loss of the problem, which has one term. ``report`` is called after every sweep
     and with each lower point that a restart finds. It ends the solve by returning True. Where no
-    upper bound is known, the sweep that it sees has a lower bound and an infinite gap.
+    upper bound is known, the sweep that it sees has a lower bound and an infinite gap. Of the work
+    that a small fit may take, ``spent`` was taken before, elsewhere.
     """
     (term,) = problem.terms
+    begin = problem.work - spent
     value = problem.certify(blocks, ROUGH_SHARE)
-    begin = problem.work
 
     def report_finite(sweep: Sweep) -> bool:
         if sweep.objective == math.inf:
@@ -63,7 +65,8 @@ def solve_blockwise(
         max_iter=max_iter,
         report=report_finite,
     )
-    found = run(blocks, term.potential, value.value + value.gap)
+    upper = value.value + value.gap
+    found = run(blocks, term.potential, upper, spent=problem.work - begin)
     small = tries_to_escape(problem.entries, len(problem.free))
     for attempt in range(escape.SETTINGS.attempts if small else 0):
         if not found.reason.is_optimal:

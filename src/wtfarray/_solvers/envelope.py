@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs

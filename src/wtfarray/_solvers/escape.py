@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._models.entropy import Constraint, constrained_axes

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.sums import asarray_like
 from wtfarray._arrays.typing import Array

@@ -13,16 +13,13 @@ from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import is_queued, to_host_together
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import News
+from wtfarray._arrays.sums import Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import most_work
 from wtfarray._models.entropy import Constraint, constrained_axes
 from wtfarray._optimize.objective import Point
-from wtfarray._solvers.problem import (
-    FactorisationProblem,
-    LossValue,
-    entropy_and_gradient,
-    is_ordinary,
-)
+from wtfarray._solvers.packed import VectorLayout, blocks_and_totals, packed_gradient
+from wtfarray._solvers.problem import FactorisationProblem, LossValue, is_ordinary
 from wtfarray._solvers.sphere import from_sphere, pull_back, push_forward, to_sphere
 
 STUCK_SHARE = 1e-3
@@ -31,67 +28,11 @@ RAISED_SHARE = 1e-2
 """Such entries are raised to at most this fraction of the mean."""
 
 
-@dataclass(frozen=True)
-class VectorLayout:
-    """How the free blocks lie in one vector, in sphere variables."""
-
-    free: tuple[int, ...]
-    constraints: tuple[Constraint, ...]
-    """Of the free blocks."""
-    shapes: tuple[tuple[int, ...], ...]
-    """Of the free blocks."""
-
-    def split(self, x: Array) -> list[Array]:
-        """The parts of a vector that belong to the free blocks, in their shapes."""
-        xp = array_namespace(x)
-        parts, start = [], 0
-        for shape in self.shapes:
-            size = math.prod(shape)
-            parts.append(xp.reshape(x[start : start + size], shape))
-            start += size
-        return parts
-
-
-@compiled(static=("layout",))
-def _free_blocks(x: Array, *, layout: VectorLayout) -> list[Array]:
-    """The free blocks from a vector."""
-    pairs = zip(layout.split(x), layout.constraints, strict=True)
-    return [from_sphere(p, constraint) for p, constraint in pairs]
-
-
-@compiled(static=("layout",))
-def _gradient(
-    x: Array,
-    blocks: list[Array],
-    adjoints: list[Array],
-    direction: Array | None,
-    rho: tuple[float | Array, ...],
-    references: tuple[Array | None, ...] | None,
-    *,
-    layout: VectorLayout,
-) -> tuple[Array, Array]:
-    """
-    The gradient in x, from that of the losses in the blocks.
-
-    And, (4,): its largest entry, its square, its product with the direction, and the entropy of the
-    free blocks.
-    """
-    xp = array_namespace(x)
-    parts, entropies = [], []
-    for k, p, constraint in zip(layout.free, layout.split(x), layout.constraints, strict=True):
-        reference = None if references is None else references[k]
-        entropy, entropy_gradient = entropy_and_gradient(blocks[k], rho[k], reference)
-        # Envelope theorem: at the inner solution, u is the gradient in the model tensor.
-        gradient = adjoints[k] + entropy_gradient
-        pulled = pull_back(p, blocks[k], gradient, constraint)
-        parts.append(xp.reshape(pulled, (-1,)))
-        entropies.append(entropy)
-    gradient = xp.concat(parts)
-    square = xp.vecdot(gradient, gradient)
-    slope = 0.0 * square if direction is None else xp.vecdot(gradient, direction)
-    total = xp.sum(xp.stack(entropies))
-    norm = xp.linalg.vector_norm(gradient, ord=math.inf)
-    return gradient, xp.stack([norm, square, slope, total])
+@compiled()
+def _packed(blocks: list[Array]) -> Array:
+    """The vector that represents some blocks."""
+    xp = array_namespace(*blocks)
+    return xp.concat([xp.reshape(to_sphere(block), (-1,)) for block in blocks])
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +74,8 @@ class JointObjective:
         self._shapes = tuple(tuple(blocks[k].shape) for k in problem.free)
         free = tuple(problem.constraints[k] for k in problem.free)
         self._layout = VectorLayout(problem.free, free, self._shapes)
+        self._rho = self._layout.pack_weights(problem.rho, blocks[0])
+        self._references = self._layout.pack_references(problem.references, blocks)
         fixed = [k for k in range(len(blocks)) if k not in problem.free]
         self.fixed_entropy = sum(problem.block_entropy(blocks, k) for k in fixed)
         """Entropy of the fixed blocks, included in every value."""
@@ -163,22 +106,24 @@ class JointObjective:
 
     def pack(self, blocks: Sequence[Array]) -> Array:
         """The vector that represents the free blocks."""
-        xp = array_namespace(*blocks)
-        parts = [xp.reshape(to_sphere(blocks[k]), (-1,)) for k in self.problem.free]
-        return xp.concat(parts)
+        return _packed([blocks[k] for k in self.problem.free])
 
     def blocks(self, x: Array) -> list[Array]:
         """All blocks, the free ones from a vector."""
+        return self._blocks_and_totals(x)[0]
+
+    def _blocks_and_totals(self, x: Array) -> tuple[list[Array], list[Array | None]]:
+        """All blocks, and the sums of squares of those that are free: see `packed_gradient`."""
         blocks = list(self._blocks)
         if not self.sums.shared:
-            free = _free_blocks(x, layout=self._layout)
+            free, totals = blocks_and_totals(x, layout=self._layout)
             for k, block in zip(self.problem.free, free, strict=True):
                 blocks[k] = block
-            return blocks
+            return blocks, totals
         for k, p in zip(self.problem.free, self._split(x), strict=True):
             sums = self.problem.shards.block_sums(k)
             blocks[k] = from_sphere(p, self.problem.constraints[k], sums)
-        return blocks
+        return blocks, []
 
     def _split(self, x: Array) -> list[Array]:
         return self._layout.split(x)
@@ -199,8 +144,8 @@ class JointObjective:
         """
         self.evaluations += 1
         with np.errstate(over="ignore", invalid="ignore"):
-            blocks = self.blocks(x)
-        arguments = (x, blocks, tolerance, direction, measure)
+            blocks, totals = self._blocks_and_totals(x)
+        arguments = (x, blocks, totals, tolerance, direction, measure)
         if self._ordinary and is_queued(x):
             states = self.problem.states()
             found = self._evaluated(*arguments, assumed_ordinary=True)
@@ -214,6 +159,7 @@ class JointObjective:
         self,
         x: Array,
         blocks: list[Array],
+        totals: list[Array | None],
         tolerance: float,
         direction: Array | None,
         measure: Measure | None,
@@ -231,27 +177,34 @@ class JointObjective:
             # A gradient whose square overflows makes a point that is not finite, and is rejected.
             if self.sums.shared:
                 return self._assembled_together(x, blocks, losses, direction)
-            return self._assembled(x, blocks, losses, direction, measure)
+            return self._assembled(x, blocks, totals, losses, direction, measure)
 
     def _assembled(
         self,
         x: Array,
         blocks: list[Array],
+        totals: list[Array | None],
         losses: LossValue,
         direction: Array | None,
         measure: Measure | None,
     ) -> Evaluation:
         """The value and gradient in x, from those of the losses in the blocks."""
-        rho, references = self.problem.rho, self.problem.references
-        gradient, numbers = _gradient(
-            x, blocks, losses.adjoints, direction, rho, references, layout=self._layout
+        gradient, numbers = packed_gradient(
+            x,
+            blocks,
+            totals,
+            losses.adjoints,
+            direction,
+            self._rho,
+            self._references,
+            layout=self._layout,
         )
         wanted = measure(gradient) if measure is not None and is_queued(x) else None
-        on_device = [numbers, losses.value, losses.gap]
+        on_device = [*numbers, losses.value, losses.gap]
         on_device += [a for a in (losses.extremes, wanted) if a is not None]
-        (norm, square, slope, total), value, gap, *others = to_host_together(on_device)
-        value = float(value + losses.error + total + self.constant)
-        point = Point(x, gradient, value, *map(float, (norm, square, slope)))
+        norm, square, slope, entropy, value, gap, *others = to_host_together(on_device)
+        value = float(value + losses.error + entropy + self.constant)
+        point = Point(x, gradient, value, norm, square, slope)
         self._ordinary = losses.ordinary
         if losses.extremes is not None:
             smallest, largest = others.pop(0)
@@ -345,15 +298,10 @@ class JointObjective:
         vectors = (self._split(vector) for vector in (point.x, point.gradient))
         for k, p, pulled in zip(self.problem.free, *vectors, strict=True):
             sums = self.problem.shards.block_sums(k)
-            block, slope = push_forward(p, pulled, self.problem.constraints[k], sums)
-            axes = constrained_axes(self.problem.constraints[k], p.ndim)
-            mean = sums.mean(block, axes)
-            exponent = xp.clip(slope * (-1.0 / self.problem.rho[k]), 0.0, 40.0)
-            goal = xp.minimum(block * xp.exp(exponent), RAISED_SHARE * mean)
-            goal = xp.where((block < STUCK_SHARE * mean) & (goal > block), goal, block)
-            gain += sums.numbers(float(xp.sum((block - goal) * slope)))[0]
-            factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
-            parts.append(xp.reshape(p * factor, (-1,)))
+            constraint, rho = self.problem.constraints[k], self.problem.rho[k]
+            part, drop = _raised_block(p, pulled, rho, constraint, sums)
+            gain += sums.numbers(float(drop))[0]
+            parts.append(xp.reshape(part, (-1,)))
         return xp.concat(parts), gain
 
     def states(self) -> list[Array]:
@@ -363,6 +311,21 @@ class JointObjective:
     def restore(self, states: Sequence[Array]) -> None:
         """Restore the states of the inner problems."""
         self.problem.restore(states)
+
+
+@compiled(static=("constraint", "sums"))
+def _raised_block(
+    p: Array, pulled: Array, rho: float | Array, constraint: Constraint, sums: Sums
+) -> tuple[Array, Array]:
+    """The part p of a point with entries raised, and the predicted decrease, ()."""
+    xp = array_namespace(p)
+    block, slope = push_forward(p, pulled, constraint, sums)
+    mean = sums.mean(block, constrained_axes(constraint, p.ndim))
+    exponent = xp.clip(slope * (-1.0 / rho), 0.0, 40.0)
+    goal = xp.minimum(block * xp.exp(exponent), RAISED_SHARE * mean)
+    goal = xp.where((block < STUCK_SHARE * mean) & (goal > block), goal, block)
+    factor = xp.sqrt(goal / xp.where(block > 0, block, 1.0))
+    return p * factor, xp.sum((block - goal) * slope)
 
 
 def _square_and_slope(gradient: Array, direction: Array | None, start: int) -> tuple[float, float]:

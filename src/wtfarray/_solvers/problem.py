@@ -217,6 +217,7 @@ class FactorisationProblem:
         return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
 
 
+@compiled()
 def entropy_and_gradient(
     block: Array, rho: float | Array, reference: Array | None
 ) -> tuple[Array, Array]:

@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import follows_with_prox_linear, forms_linear_maps

@@ -18,9 +18,18 @@ def to_sphere(block: Array) -> Array:
 
 def from_sphere(p: Array, constraint: Constraint, sums: Sums = ALONE) -> Array:
     """The block that p represents; ``sums`` are those over its rows."""
-    squares = p * p
-    axes = constrained_axes(constraint, p.ndim)
-    return squares if axes is None else squares / sums.over(squares, axes)
+    return normalised(p * p, constraint, sums)[0]
+
+
+def normalised(
+    squares: Array, constraint: Constraint, sums: Sums = ALONE
+) -> tuple[Array, Array | None]:
+    """The block whose p has these squares, and their sum in every group; None without groups."""
+    axes = constrained_axes(constraint, squares.ndim)
+    if axes is None:
+        return squares, None
+    totals = sums.over(squares, axes)
+    return squares / totals, totals
 
 
 def pull_back(
@@ -28,10 +37,26 @@ def pull_back(
 ) -> Array:
     """The gradient in p, from the gradient in the block."""
     axes = constrained_axes(constraint, p.ndim)
+    totals = None if axes is None else sums.over(p * p, axes)
+    return 2.0 * p * scaled_tangent(gradient, block * gradient, totals, constraint, sums)
+
+
+def scaled_tangent(
+    gradient: Array,
+    weighted: Array,
+    totals: Array | None,
+    constraint: Constraint,
+    sums: Sums = ALONE,
+) -> Array:
+    """
+    The gradient in the block along its constraint, divided by the sums of squares of p.
+
+    ``weighted`` is the gradient times the block, and ``totals`` are those sums.
+    """
+    axes = constrained_axes(constraint, gradient.ndim)
     if axes is None:
-        return 2.0 * p * gradient
-    tangent = gradient - sums.over(block * gradient, axes)
-    return 2.0 * p * tangent / sums.over(p * p, axes)
+        return gradient
+    return (gradient - sums.over(weighted, axes)) / totals
 
 
 def push_forward(

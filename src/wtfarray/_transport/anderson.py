@@ -16,7 +16,7 @@ from array_api_compat import device as device_of
 from array_api_compat import is_numpy_array, is_torch_array, is_writeable_array
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import inner
+from wtfarray._arrays.samples import inner, largest, one_norm
 from wtfarray._arrays.typing import Array
 
 RIDGE = 1e-3
@@ -134,19 +134,19 @@ def accelerated(
     xp = array_namespace(move)
     moves, changes, lengths, scales, inverse, weights, identity, away, ridge, slot = secants
     moves, changes = put(moves, slot, move), put(changes, slot, change)
-    lengths = put(lengths, slot, xp.linalg.vector_norm(move, axis=1, ord=math.inf))
+    lengths = put(lengths, slot, largest(move))
     # The products of all changes with the newest and with the residual, in one pass over them.
     residual = xp.astype(residual, weights.dtype, copy=False)
     both = xp.stack([changes[:, slot, :], residual], axis=1)
     both *= weights[:, None, :]
     products = xp.matmul(changes, both.mT)
     square = products[:, slot, 0]
-    usable = usable & (square > SMALLEST)
-    scale = xp.astype(usable, scales.dtype) / xp.sqrt(xp.maximum(square, SMALLEST))
+    scale = xp.where(usable & (square > SMALLEST), square, math.inf) ** -0.5
     scales = put(scales, slot, scale)
-    row = products[:, :, 0] * (scales * scale[:, None])
     # In single precision, rounding would make results depend on the library.
-    inverse = _replaced(inverse, xp.astype(row, identity.dtype, copy=False), identity, ridge, slot)
+    products = xp.astype(products * scales[:, :, None], identity.dtype, copy=False)
+    row = products[:, :, 0] * scale[:, None]
+    inverse = _replaced(inverse, row, identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
     secants = Secants(
         moves, changes, lengths, scales, inverse, weights, identity, away, ridge, following
@@ -160,7 +160,8 @@ def predicted(secants: Secants, residual: Array, max_step: Array | float) -> Arr
     """What acceleration adds to the plain step, (N, m), without a new pair."""
     xp = array_namespace(residual)
     weighted = xp.astype(residual, secants.weights.dtype, copy=False) * secants.weights
-    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0]
+    products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * secants.scales
+    products = xp.astype(products, secants.inverse.dtype, copy=False)
     return _combined(secants.moves, _shares(secants, products, max_step))
 
 
@@ -168,15 +169,14 @@ def _shares(secants: Secants, products: Array, max_step: Array | float) -> Array
     """
     The coefficients of the pairs, (N, memory), by least squares.
 
-    ``products``, (N, memory), are those of the changes with the residual.
+    ``products``, (N, memory), are those of the scaled changes with the residual.
     """
     xp = array_namespace(products)
-    scales, inverse = secants.scales, secants.inverse
-    scaled = xp.astype(products * scales, inverse.dtype, copy=False)
-    shares = xp.matmul(inverse, scaled[:, :, None])[:, :, 0]
+    scales = secants.scales
+    shares = xp.matmul(secants.inverse, products[:, :, None])[:, :, 0]
     shares = xp.astype(shares, scales.dtype, copy=False) * scales
     # A bound on the length of the step; 1e-30 instead of 0.
-    length = xp.linalg.vector_norm(shares * secants.lengths, axis=1, ord=1)
+    length = one_norm(shares * secants.lengths)
     excess = xp.maximum(length / (max_step + 1e-30), 1.0)
     shares /= xp.astype(excess, shares.dtype, copy=False)[:, None]
     return shares

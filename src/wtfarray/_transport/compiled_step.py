@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from wtfarray._arrays.compilation import register
+from wtfarray._arrays.compilation import compiler_options, register
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.typing import Array
 from wtfarray._transport import sinkhorn
@@ -126,7 +126,9 @@ class Carry(NamedTuple):
     n: Array
 
 
-@functools.partial(jax.jit, static_argnums=(6,), donate_argnums=(3,))
+@functools.partial(
+    jax.jit, static_argnums=(6,), donate_argnums=(3,), compiler_options=compiler_options()
+)
 def _run(
     problem: TransportProblem,
     target: Target,

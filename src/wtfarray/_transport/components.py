@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import apply_to_mode
 from wtfarray._transport.banded import geometry_of

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from array_api_compat import device as device_of
+from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
@@ -17,7 +20,7 @@ from wtfarray._models.entropy import xlogx
 from wtfarray._transport.banded import BandedCost, geometry_of
 from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.kernels import dense
-from wtfarray._transport.max_flow import bottleneck
+from wtfarray._transport.max_flow import Bottleneck, bottleneck
 from wtfarray._transport.problem import TransportProblem
 
 
@@ -65,11 +68,9 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
 
 def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
     """Refuse a Y to which infinite costs leave no balanced transport, by more than rounding."""
-    bins = math.prod(Y.shape[1:])
-    allowed = np.isfinite(to_host(dense(problem.kernel.costs)))
-    pairs = zip(*(to_host(A).reshape(-1, bins) for A in (problem.data, Y)), strict=True)
-    for sample, (x, y) in enumerate(pairs):
-        found = bottleneck(x, y, allowed, 10.0 * mass_tolerance(Y) * float(x.sum()))
+    cost = to_host(dense(problem.kernel.costs))
+    found_in = _bottlenecks(to_host(problem.data), to_host(Y), cost)
+    for sample, found in enumerate(found_in):
         if found is None:
             continue
         shape = tuple(Y.shape[1:])
@@ -82,6 +83,20 @@ def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
             "reached, or a loss with finite lam"
         )
         raise ValueError(msg)
+
+
+def are_bottlenecked(data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any]) -> NDArray[np.bool_]:
+    """Samples, (N,), to whose Y infinite costs leave no balanced transport; all on the host."""
+    return np.asarray([found is not None for found in _bottlenecks(data, Y, cost)])
+
+
+def _bottlenecks(
+    data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any]
+) -> Iterator[Bottleneck | None]:
+    """A bottleneck of each sample that is larger than rounding; ``cost`` is that of all bins."""
+    allowed, leftover = np.isfinite(cost), 10.0 * mass_tolerance(Y)
+    for x, y in zip(data, Y, strict=True):
+        yield bottleneck(x.ravel(), y.ravel(), allowed, leftover * float(x.sum()))
 
 
 def _refuse_long_moves(problem: TransportProblem, Y: Array, reach: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
@@ -123,14 +124,12 @@ class DenseGeometry:
     @property
     def all_finite(self) -> bool:
         """Whether mass can be transported between any two bins."""
-        xp = array_namespace(self.cost)
-        return bool(xp.all(xp.isfinite(self.cost)))
+        return bool(_all_finite(self.cost))
 
     @property
     def largest(self) -> Array:
         """The largest finite cost, ()."""
-        xp = array_namespace(self.cost)
-        return xp.max(xp.where(xp.isfinite(self.cost), self.cost, 0.0))
+        return _largest_finite(self.cost)
 
     @property
     def longest_path(self) -> int:
@@ -140,10 +139,8 @@ class DenseGeometry:
 
     def mean(self) -> float:
         """The mean of the finite costs."""
-        xp = array_namespace(self.cost)
-        finite = xp.isfinite(self.cost)
-        count = float(xp.sum(xp.astype(finite, self.cost.dtype)))
-        return float(xp.sum(xp.where(finite, self.cost, 0.0))) / count
+        count, total = to_host(_count_and_sum(self.cost)).tolist()
+        return float(total / count)
 
     def spacing(self) -> float:
         """The largest cost from a bin to its nearest neighbour."""
@@ -187,8 +184,7 @@ class DenseGeometry:
 
     def kernel(self, eps: Any) -> DenseKernel:
         """The matrix ``exp(-C/eps)``."""
-        xp = array_namespace(self.cost)
-        return DenseKernel(self.cost, eps, xp.exp(self.cost * (-1.0 / eps)))
+        return DenseKernel(self.cost, eps, _gibbs(self.cost, eps))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,9 +220,7 @@ class DenseKernel:
         """
         if not keeps_both_layouts(self.matrix.shape[0]):
             return self
-        xp = array_namespace(self.matrix)
-        rows = xp.reshape(xp.reshape(self.matrix.mT, (-1,)), self.matrix.shape)
-        return replace(self, matrix=rows.mT)
+        return replace(self, matrix=_transposed_layout(self.matrix))
 
     def apply(self, stack: Array, axis: int) -> Array:
         """``K f`` of every fibre f, by plain products."""
@@ -266,6 +260,40 @@ class DenseKernel:
         xp = array_namespace(mask)
         finite = xp.astype(xp.isfinite(self.cost), self.cost.dtype)
         return apply_to_mode(xp.astype(mask, finite.dtype), finite, axis) > 0
+
+
+@compiled()
+def _all_finite(cost: Array) -> Array:
+    xp = array_namespace(cost)
+    return xp.all(xp.isfinite(cost))
+
+
+@compiled()
+def _largest_finite(cost: Array) -> Array:
+    xp = array_namespace(cost)
+    return xp.max(xp.where(xp.isfinite(cost), cost, 0.0))
+
+
+@compiled()
+def _count_and_sum(cost: Array) -> Array:
+    """The number of finite costs and their sum, (2,)."""
+    xp = array_namespace(cost)
+    finite = xp.isfinite(cost)
+    count = xp.sum(xp.astype(finite, cost.dtype))
+    return xp.stack([count, xp.sum(xp.where(finite, cost, 0.0))])
+
+
+@compiled()
+def _gibbs(cost: Array, eps: Any) -> Array:
+    """``exp(-C/eps)``."""
+    return array_namespace(cost).exp(cost * (-1.0 / eps))
+
+
+@compiled()
+def _transposed_layout(matrix: Array) -> Array:
+    """The same matrix, in memory column by column."""
+    xp = array_namespace(matrix)
+    return xp.reshape(xp.reshape(matrix.mT, (-1,)), matrix.shape).mT
 
 
 def _one_scale_per_fibre(mantissa: Array, scale: Array, axis: int) -> tuple[Array, Array]:

@@ -50,7 +50,11 @@ class GibbsKernel:
 
     def at_eps(self, eps: float) -> GibbsKernel:
         """The kernel of the same costs with another eps."""
-        return GibbsKernel(tuple(axis_kernel(c, eps) for c in self.costs), eps, self.all_finite)
+        kernel = GibbsKernel(tuple(axis_kernel(c, eps) for c in self.costs), eps, self.all_finite)
+        # What has been read of the costs holds for every eps; reading waits for the device.
+        known = ("_potential_range", "_spacing", "_typical_spacing")
+        vars(kernel).update({name: vars(self)[name] for name in known if name in vars(self)})
+        return kernel
 
     @property
     def costs(self) -> tuple[Any, ...]:

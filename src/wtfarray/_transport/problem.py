@@ -81,9 +81,7 @@ class PlainRange:
         # X / floor and its sums are finite; adding floor does not change values above threshold.
         lightest = heaviest = smallest = 1.0
         if data.shape[0]:  # a process may hold no samples
-            lightest, heaviest, smallest = to_host(
-                xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
-            ).tolist()
+            lightest, heaviest, smallest = to_host(_extremes(data, mass)).tolist()
         floor = 16.0 * max(float(info.smallest_normal), heaviest / float(info.max))
         threshold = max(2.0 * floor / float(info.eps), smallest_sum(data.dtype, bins, xp))
         # The maximum of f is 1, and that of X / K f is at least the mean of X divided by bins.
@@ -91,6 +89,20 @@ class PlainRange:
         weakest = math.exp(-kernel.potential_range() / kernel.eps) if kernel.all_finite else 0.0
         never_underflows = weakest * least >= threshold
         return cls(floor, threshold, smallest > 0, lightest > 0, never_underflows)
+
+
+@compiled()
+def _extremes(data: Array, mass: Array) -> Array:
+    """The smallest and the largest mass, and the smallest entry of the data, (3,)."""
+    xp = array_namespace(data)
+    return xp.stack([xp.min(mass), xp.max(mass), xp.min(data)])
+
+
+@compiled()
+def _mass_and_constant(data: Array, eps: float) -> tuple[Array, Array]:
+    """``<X, 1>`` and ``-eps E(X)`` of each sample, (N,)."""
+    constant = per_sample(xlogx(data, array_namespace(data)) - data) * (-eps)
+    return per_sample(data), constant
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,9 +148,7 @@ class TransportProblem:
         source_lam: float = math.inf,
     ) -> TransportProblem:
         """Precompute the quantities that do not depend on g."""
-        xp = array_namespace(data)
-        mass = per_sample(data)
-        constant = per_sample(xlogx(data, xp) - data) * (-kernel.eps)
+        mass, constant = _mass_and_constant(data, kernel.eps)
         plain = PlainRange.of(data, mass, kernel)
         all_reachable = kernel.all_finite and missing is None and plain.filled
         return cls(
@@ -237,6 +247,7 @@ class TransportProblem:
             else array_namespace(g).where(self.unreachable, -math.inf, g)
         )
 
+    @compiled(array=1)
     def conjugate(self, g: Array) -> tuple[Array, Array]:
         """
         ``Phi*(X, u(g))`` of each sample, (N,), and q, by plain products with one shift per sample.
@@ -272,6 +283,7 @@ class TransportProblem:
         limit = 0.5 * largest_exponent(q.dtype, xp)
         return q * spread(xp.exp(xp.minimum(exponent, limit)), q), exponent > limit
 
+    @compiled(array=1)
     def safe_conjugate(self, g: Array) -> tuple[Array, Array]:
         """As `conjugate`, in the log domain: accurate for every g, -inf included."""
         h, centre = self._centred(g)

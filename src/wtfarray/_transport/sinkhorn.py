@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import flat, inner, merge_samples, spread, take_samples
+from wtfarray._arrays.samples import (
+    flat,
+    inner,
+    merge_samples,
+    one_norm,
+    spread,
+    take_samples,
+)
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.anderson import (
@@ -78,17 +85,19 @@ class SinkhornState(NamedTuple):
     """The last potential."""
     rest: Array
     """``phi - g`` there, ``phi = damping (g/lam + log q)``; -g where not live."""
-    known: Array
-    """Whether, (N,) bool, g and the rest of a sample were evaluated."""
     size: Array
-    """L1 norms of the last gradient, (N,); inf before the first iteration for a model."""
+    """
+    L1 norms of the last gradient, (N,); inf before the first iteration for a model.
+
+    NaN in samples whose g and rest were never evaluated, or have lost digits: nothing is less or
+    greater than that, so that the next gradient has not grown, and makes no pair.
+    """
 
 
 def first_state(problem: TransportProblem, g: Array) -> SinkhornState:
     """The state before the first iteration."""
     xp = array_namespace(g)
-    unknown = xp.zeros_like(problem.mass)
-    return SinkhornState(g, g, xp.zeros_like(g), unknown > 0, unknown + math.inf)
+    return SinkhornState(g, g, xp.zeros_like(g), xp.full_like(problem.mass, math.nan))
 
 
 def sinkhorn_step(
@@ -132,14 +141,11 @@ def sinkhorn_step(
     if live is not None:
         rest = xp.where(live, rest, -g)
     gradient = scaled_Y - marginal.q
-    size = xp.linalg.vector_norm(flat(gradient), axis=1, ord=1)
-    better = size <= GROWTH * state.size
-    worse = ~better
-    reliable = state.known & better
-    known = size >= 0
+    size = one_norm(gradient)
+    limit = GROWTH * state.size
+    reliable, worse = size <= limit, size > limit
     if marginal.lost is not None:
-        known = ~marginal.lost
-        reliable = reliable & known
+        reliable = reliable & ~marginal.lost
     if not problem.kernel.all_finite:
         # With infinite costs g may diverge: no secants while most mass is in the wrong place.
         far = size > problem.mass
@@ -150,16 +156,17 @@ def sinkhorn_step(
     change -= move
     plain = target.scaled_logs - rest
     residual = plain - g
-    back = worse & state.known
     secants, extra = accelerated(
-        secants, flat(move), flat(change), flat(residual), reliable, back, max_step
+        secants, flat(move), flat(change), flat(residual), reliable, worse, max_step
     )
     first = inner(gradient, residual)
     decrement = xp.maximum(xp.abs(first), xp.abs(first + inner(gradient, extra)))
     plain += xp.reshape(extra, tuple(g.shape))
     size = xp.where(worse, math.inf, size)
     point = Iterate(g, marginal, shift, residual, damping, gradient, decrement, size, worse)
-    return SinkhornState(plain, g, rest, known, size), secants, point
+    if marginal.lost is not None:
+        size = xp.where(marginal.lost, math.nan, size)
+    return SinkhornState(plain, g, rest, size), secants, point
 
 
 def predicted_potential(
@@ -386,6 +393,8 @@ class Sinkhorn:
                 )
             self._double = None if self._double else with_double_products(self.problem)
             self._safe = self._double is None
+            xp = array_namespace(size)
+            size = xp.where(xp.isnan(self._state.size), math.nan, size)
             self._state = self._state._replace(ahead=ahead, size=size)
 
     def split(

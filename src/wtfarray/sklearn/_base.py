@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -18,6 +17,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sparse import SparseSamples, is_sparse, to_dense
 from wtfarray._arrays.sums import Sums, failing_together
 from wtfarray._arrays.typing import Array

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.projection import project_samples

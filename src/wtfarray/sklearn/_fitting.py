@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from array_api_compat import array_namespace
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.communicator import Communicator
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._fit.driver import FitSolution
 from wtfarray._fit.options import SolverOptions

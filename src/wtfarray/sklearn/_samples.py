@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj
 from array_api_compat import device as device_of
+from array_api_compat import is_array_api_obj
 from numpy.typing import NDArray
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.masks import observed
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread
 from wtfarray._arrays.sparse import is_sparse
 from wtfarray._arrays.sums import Sums

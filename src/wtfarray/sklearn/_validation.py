@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj, is_numpy_array
 from array_api_compat import device as device_of
+from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
+from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sparse import is_sparse, to_dense
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import as_floating, common_namespace
