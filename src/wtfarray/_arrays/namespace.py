@@ -1,15 +1,12 @@
 """The namespace of arrays, quickly where it is asked for most."""
 
 import array_api_compat
-import array_api_compat.numpy
 
-from wtfarray._arrays.numpy_namespace import direct_namespace
 from wtfarray._arrays.typing import Array, Namespace
 
 __all__ = ["array_namespace"]
 
 _BY_TYPE: dict[type, Namespace] = {}
-_NUMPY = direct_namespace()
 
 
 def array_namespace(*arrays: Array) -> Namespace:
@@ -30,4 +27,9 @@ def array_namespace(*arrays: Array) -> Namespace:
 
 
 def _direct(found: Namespace) -> Namespace:
-    return _NUMPY if found is array_api_compat.numpy else found
+    if not array_api_compat.is_numpy_namespace(found):
+        return found
+    # Not at the top: this imports all of NumPy, which takes half as long as the library itself.
+    from wtfarray._arrays.numpy_namespace import NUMPY
+
+    return NUMPY

@@ -56,7 +56,7 @@ def _permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     return x.transpose(axes)
 
 
-def direct_namespace() -> Namespace:
+def _direct_namespace() -> Namespace:
     """The namespace of array_api_compat for NumPy, in which frequent functions are direct."""
     found = ModuleType(wrapped.__name__, __doc__)
     vars(found).update(vars(wrapped))
@@ -74,3 +74,6 @@ def direct_namespace() -> Namespace:
         finfo=cache(np.finfo),
     )
     return found
+
+
+NUMPY = _direct_namespace()
