@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from array_api_compat import is_torch_namespace
 from fitting import spare_jax
-from helpers import assert_close, numpy_only, to_numpy
+from helpers import assert_close, numpy_only, set_thresholds, to_numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from infinite_costs import N, band, loss_with, partly_reachable
@@ -278,6 +278,20 @@ class TestCertificate:
         found = dual.certificate(random_like(array, dual, np.random.default_rng(3), 0.3))
         value = case.objective(array, to_numpy(found.factor))
         assert value <= found.upper + 1e-9 * abs(found.upper)
+
+    def test_bounds_are_accurate_for_a_large_lam(self, array, monkeypatch):
+        """While a dual is minimised, rounding errors of u of the size of lam are allowed."""
+        X, rng = np.full((1, 4), 0.25), np.random.default_rng(0)
+        factors, loss = (
+            [np.ones((1, 1)), rng.dirichlet(np.ones(4), 1).T],
+            transport((1, 4), (1,), 5e3),
+        )
+        dual = wtf.cp_dual(array(X), [array(A) for A in factors], 1, loss, rho=RHO)
+        g = array(rng.normal(size=(1, 4)))
+        found = dual.certificate(g)
+        set_thresholds(monkeypatch, exponent_error=0.0)
+        assert dual.certificate(g).lower == found.lower
+        assert -float(dual.safe_value_and_gradient(g)[0]) == found.lower
 
     @each(SOME[::4] + cases(LAYOUTS[5:6], others=False)[::4])
     def test_gap_closes_at_the_minimum(self, array, case):

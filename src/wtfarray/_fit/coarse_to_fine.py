@@ -51,12 +51,19 @@ def first_start(
     options: SolverOptions,
     rng: np.random.Generator,
     journal: Journal,
+    *,
+    tol: float = TOL,
 ) -> Start:
-    """The initial point on the grid of ``spec``; on a fine grid, the solution on a coarser one."""
+    """
+    The initial point on the grid of ``spec``; on a fine grid, the solution on a coarser one.
+
+    ``tol`` is the tolerance there.
+    """
     if not is_named(options.init) or options.solver != "envelope":
         return start_on_grid(spec, options.init, rng)
     init, levels = method_and_levels(spec, options.init)
-    return _start(spec, problem, replace(options, init=init), levels, rng, journal)
+    options = replace(options, init=init, tol=tol)
+    return _start(spec, problem, options, levels, rng, journal)
 
 
 def _start(
@@ -69,7 +76,7 @@ def _start(
     to_finest: Callable[[list[Array]], list[Array]] = list,
 ) -> Start:
     """
-    As `first_start`, for the given levels of smoothing.
+    As `first_start`, for the given levels of smoothing; ``options`` has the tolerance.
 
     ``to_finest`` refines blocks of this grid to the grid of the data, for the callback.
     """
@@ -106,7 +113,7 @@ def _start(
             objective,
             objective.pack(start.blocks),
             start.levels,
-            tol=SETTINGS.level_tol if here else TOL,
+            tol=SETTINGS.level_tol if here else options.tol,
             max_iter=SETTINGS.level_iterations if here else MAX_ITER,
             report=report,
             curvature=start.curvature,

@@ -3,8 +3,8 @@ Several initialisations of one fit: those that fall behind are stopped early.
 
 All initialisations run up to a common milestone, the better half of them up to the next, as in
 successive halving (Jamieson and Talwalkar 2016). After the last milestone the best one is solved to
-the end. The others follow, from the next best on, as long as all together have not taken three
-times as many steps as the first. They share the data and the kernels, and run one after the other,
+the end. The others follow, from the next best on, as long as all together have not taken twice as
+many steps as the first. They share the data and the kernels, and run one after the other,
 so that only the potentials, the blocks and the curvature of the others have to be kept.
 """
 
@@ -34,8 +34,10 @@ LAST_MILESTONE = 5
 """Steps at the final smoothing before initialisations are compared for the last time."""
 KEPT = 0.5
 """Share of the initialisations that is kept at every milestone but the last."""
-COST = 3
+COST = 2
 """Limit on the steps of all initialisations, as a multiple of those of the first to end."""
+COARSE_TOL = 1e-3
+"""Tolerance on coarser grids, on which all initialisations are solved before they are compared."""
 KEPT_AFTER_COARSE_GRID = 0.25
 """Share of the initialisations that is kept after all have been solved on a coarser grid."""
 
@@ -183,7 +185,7 @@ class _Race:
         """The initial blocks, solved on a coarser grid if there is one."""
         problem = self._problem
         _restore(problem, 1.0, self._initial)
-        start = first_start(self._spec, problem, self._options, rng, journal)
+        start = first_start(self._spec, problem, self._options, rng, journal, tol=COARSE_TOL)
         check_mass(self._spec, problem, start.blocks, rng)
         ended = None if start.ended is None else (start.blocks, start.ended)
         return Contender(start, journal, problem.states(), ended=ended)

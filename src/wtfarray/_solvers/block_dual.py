@@ -124,13 +124,13 @@ class BlockDual:
         positive = self.weights > 0
         return array_namespace(values).where(positive, values, 0.0) * self.weights
 
-    def _entropy_part(self, g: Array) -> tuple[Array, Array, Array | None]:
-        """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg."""
+    def _entropy_part(self, g: Array, *, exact: bool = False) -> tuple[Array, Array, Array | None]:
+        """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg; ``exact`` up to rounding."""
         xp = array_namespace(g)
         lam = self.bound.lam
         u, slope, outside, scale = g, None, None, 1.0
         if not math.isinf(lam):
-            u, slope, outside = shrinkage(g, lam, self.rho, xp)
+            u, slope, outside = shrinkage(g, lam, 0.0 if exact else self.rho, xp)
             scale = -lam  # applied after the adjoint, to a smaller array
         if self.weights is not None:
             u = u * spread(self.weights, u)  # the conjugate of w Phi is w Phi*(u / w)
@@ -162,7 +162,7 @@ class BlockDual:
         """
         xp = array_namespace(g)
         values, marginal = self.bound.safe_conjugate(g)
-        entropy, factor, _ = self._entropy_part(g)
+        entropy, factor, _ = self._entropy_part(g, exact=True)
         model = self.model(factor)
         extra = 0.0
         if self.bound.conserves_mass and self.constraint is None:

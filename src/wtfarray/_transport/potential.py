@@ -28,7 +28,7 @@ def shrinkage(g: Array, lam: float, rho: float, xp: Namespace) -> tuple[Array, A
     ``expm1(-g/lam)``, ``exp(-g/lam)``, and whether, (), an exponent is too large: then NaN.
 
     The dual variable is ``-lam`` times the first, its derivative in g is the second. ``rho`` is the
-    number by which the dual variable will be divided.
+    number by which the dual variable will be divided, 0 if it is to be as accurate as possible.
     """
     lowest = xp.min(g)
     outside = ~(lowest >= -lam * largest_exponent(g.dtype, xp))
