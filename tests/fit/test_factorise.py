@@ -113,3 +113,23 @@ class TestData:
             pytest.skip("autograd is torch's")
         fit = fit_few("cp", array(data()).requires_grad_(), 2, LOSSES["KL"], rng=0)
         assert not any(found.requires_grad for found in arrays_of(fit).values())
+
+
+@pytest.mark.parametrize("solver", ["envelope", "dual"])
+def test_sample_of_weight_zero_counts_for_nothing_even_if_its_model_is_empty(array, solver):
+    rng = np.random.default_rng(0)
+    X, A, B = (rng.dirichlet(np.ones(n), m) for n, m in ((6, 5), (2, 5), (2, 6)))
+    A[3] = 0.0
+    weight, others = np.asarray([1.0, 2.0, 1.0, 0.0, 0.5]), np.asarray([0, 1, 2, 4])
+    loss = wtf.Wasserstein(wtf.grid_cost(6), eps=0.1, lam=5.0)
+    options = {"fixed": (0,), "constraints": (None, "columns"), "rho": 0.1, "solver": solver}
+
+    def fit(rows):
+        given, weights = [array(A[rows]), array(B)], array(weight[rows])
+        return wtf.nmf(array(X[rows]), 2, loss, init=given, sample_weight=weights, **options)
+
+    found, expected = fit(np.arange(5)), fit(others)
+    assert found.converged
+    assert found.objective == pytest.approx(expected.objective, rel=1e-6)
+    assert_close(found.factors[1], expected.factors[1], rtol=1e-2)
+    assert not np.any(to_numpy(found.dual)[3])

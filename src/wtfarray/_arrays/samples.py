@@ -76,6 +76,18 @@ def spread(values: Array, like: Array) -> Array:
     return values[(slice(None),) + (None,) * (like.ndim - 1)]
 
 
+def weighted(stack: Array, weights: Array | None) -> Array:
+    """
+    Every sample times its weight, (N,); the stack itself without weights.
+
+    A sample of weight 0 counts for nothing, even if it is infinite.
+    """
+    if weights is None:
+        return stack
+    weights = spread(weights, stack)
+    return array_namespace(stack).where(weights > 0, stack, 0.0) * weights
+
+
 def slices_of(samples: int, size: int) -> list[slice]:
     """Divide ``range(samples)`` into slices of length at most ``size``."""
     return [slice(i, min(i + size, samples)) for i in range(0, samples, size)]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from wtfarray._arrays.host import to_host_together
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
+from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack, weighted
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.empty_models import has_empty_sample
@@ -284,14 +284,8 @@ class DebiasedTerm:
 
     def _gradient(self, u: Array) -> Array:
         """The gradient in the shape of the model, with the weights of the samples."""
-        xp = array_namespace(u)
-        if self.weights is not None:
-            weights = spread(self.weights, u)
-            u = xp.where(weights > 0, u * weights, 0.0)
-        return unstack(self.problem, u, self.shape)
+        return unstack(self.problem, weighted(u, self.weights), self.shape)
 
     def _sum(self, values: Array) -> float:
         """The weighted sum over the samples."""
-        return float(
-            array_namespace(values).sum(values if self.weights is None else values * self.weights)
-        )
+        return float(array_namespace(values).sum(weighted(values, self.weights)))

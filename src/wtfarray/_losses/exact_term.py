@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import spread
+from wtfarray._arrays.samples import weighted
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.protocol import Loss, MaskedLoss
 from wtfarray._losses.term import TermValue
@@ -69,11 +69,7 @@ class ExactTerm:
         xp = array_namespace(model)
         self.evaluations += 1
         values, gradient = self._value_and_gradient(model)
-        if self.weights is not None:
-            # A sample of weight 0 counts for nothing, even if its loss is infinite.
-            counts, weights = self.weights > 0, spread(self.weights, gradient)
-            values = xp.where(counts, values, 0.0) * self.weights
-            gradient = xp.where(weights > 0, gradient, 0.0) * weights
+        values, gradient = weighted(values, self.weights), weighted(gradient, self.weights)
         self.state = gradient
         return TermValue(xp.sum(values), 0.0, 0.0, gradient, converged=True)
 

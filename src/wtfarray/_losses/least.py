@@ -7,7 +7,7 @@ import math
 from array_api_compat import is_numpy_array
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import slices_of
+from wtfarray._arrays.samples import slices_of, weighted
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size
 from wtfarray._losses.protocol import BoundLoss, ConjugateLoss
@@ -40,9 +40,7 @@ def least_loss(term: Term) -> float:
     for rows in slices_of(samples, max(1, size)):
         part = problem if size >= samples else problem.samples(rows)
         values = _least_values(part)
-        if weights is not None:
-            values = xp.where(weights[rows] > 0, values, 0.0) * weights[rows]
-        total += float(xp.sum(values))
+        total += float(xp.sum(weighted(values, None if weights is None else weights[rows])))
     return total
 
 

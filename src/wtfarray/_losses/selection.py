@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.samples import spread
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._losses.debiased_term import DebiasedTerm
@@ -91,7 +93,7 @@ def _transport_term(
     """
 
     def bound() -> TransportProblem:
-        problem = loss.bind_checked(X, mask)
+        problem = loss.bind_checked(_counted(loss, X, sample_weight), mask)
         refuse_unreachable(problem)
         return problem
 
@@ -135,7 +137,7 @@ class Binding:
             return ExactTerm(X, checked_loss(loss, X, weighted=True, mask=mask), sample_weight)
         if k not in self._kernels:
             self._kernels[k] = loss.kernel(X, loss.eps * self.level)
-        stacked, order = loss.stacked(X)
+        stacked, order = loss.stacked(_counted(loss, X, sample_weight))
         missing = None if mask is None else loss.missing_bins(mask)
         problem = TransportProblem.of(
             stacked, self._kernels[k], loss.lam, order, missing, loss.source_lam
@@ -145,6 +147,19 @@ class Binding:
         if sample_weight is not None:
             weights = _weights_of_samples(problem, sample_weight, X.shape[0])
         return TransportTerm(problem, tuple(X.shape), weights, stacked.shape[0])
+
+
+def _counted(loss: Wasserstein, X: Array, sample_weight: Array | None) -> Array:
+    """
+    The data, 0 in samples of weight 0: their loss is then finite, whatever the model.
+
+    A balanced loss needs the mass of all samples, and its models have it.
+    """
+    if sample_weight is None or math.isinf(loss.lam):
+        return X
+    counts = spread(sample_weight, X) > 0
+    xp = array_namespace(X)
+    return X if bool(xp.all(counts)) else xp.where(counts, X, 0.0)
 
 
 def _weights_of_samples(bound: BoundLoss, sample_weight: Array, n: int) -> Array:

@@ -14,7 +14,7 @@ from array_api_compat import is_numpy_array
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host, to_host_together
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import inner, per_sample, spread, stack, unstack
+from wtfarray._arrays.samples import inner, per_sample, stack, unstack, weighted
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
@@ -247,10 +247,7 @@ class TransportTerm:
         one = len(parts) == 1
         self.state = self._latest = parts[0].g if one else xp.concat([part.g for part in parts])
         u = parts[0].u if one else xp.concat([part.u for part in parts])
-        if self.weights is not None:
-            # A sample of weight 0 has no gradient, where u is -inf neither.
-            weights = spread(self.weights, u)
-            u = xp.where(weights > 0, u * xp.where(weights > 0, weights, 1.0), 0.0)
+        u = weighted(u, self.weights)  # where u is -inf, too
         value = reduce(add, (self._sum(part.values, k) for k, part in enumerate(parts)))
         gap = reduce(add, (self._sum(part.gaps, k) for k, part in enumerate(parts)))
         error = sum(part.error for part in parts)
@@ -260,10 +257,10 @@ class TransportTerm:
 
     def _sum(self, values: Array, k: int | None = None) -> Array:
         """The weighted sum over the samples, of all or of batch k."""
-        xp = array_namespace(values)
-        if self.weights is None:
-            return xp.sum(values)
-        return xp.sum(values * (self.weights if k is None else self.weights[self._slices[k]]))
+        weights = self.weights
+        if weights is not None and k is not None:
+            weights = weights[self._slices[k]]
+        return array_namespace(values).sum(weighted(values, weights))
 
     def _largest_weight(self) -> float:
         """The largest weight of a sample, at least 1."""

@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import per_sample, spread
+from wtfarray._arrays.samples import per_sample, spread, weighted
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -109,20 +109,13 @@ class BlockDual:
         gradient += marginal
         if self.weights is not None:
             gradient = gradient * spread(self.weights, gradient)
-        return self._total(xp.sum(self._weighted(values)), value), gradient
+        return self._total(xp.sum(weighted(values, self.weights)), value), gradient
 
     def _total(self, loss: Array, entropy: Array) -> Array:
         """The loss of the samples here and the entropy of the block, of all processes."""
         if self.sums.shared and self.is_common:
             return self.sums.array(loss) + entropy
         return self.sums.array(loss + entropy)
-
-    def _weighted(self, values: Array) -> Array:
-        if self.weights is None:
-            return values
-        # A sample of weight 0 counts for nothing, even if its loss is infinite.
-        positive = self.weights > 0
-        return array_namespace(values).where(positive, values, 0.0) * self.weights
 
     def _entropy_part(self, g: Array, *, exact: bool = False) -> tuple[Array, Array, Array | None]:
         """``rho E*(-Xi(u)/rho)``, its maximiser A(g), and du/dg; ``exact`` up to rounding."""
@@ -171,10 +164,10 @@ class BlockDual:
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
             extra = self.rho * float(self.sums.array(xp.sum(kl_divergence(feasible, factor, xp))))
             factor, model = feasible, self.model(feasible)
-        lower = -float(self._total(xp.sum(self._weighted(values)), entropy))
+        lower = -float(self._total(xp.sum(weighted(values, self.weights)), entropy))
         if lower == -math.inf:  # g is outside the domain of the dual
             return Certificate(factor, lower, math.inf, math.inf)
-        gaps = self._weighted(self.bound.gap(g, marginal, model))
+        gaps = weighted(self.bound.gap(g, marginal, model), self.weights)
         gap = float(self.sums.array(xp.sum(gaps))) + extra
         return Certificate(factor, lower, lower + gap, gap)
 

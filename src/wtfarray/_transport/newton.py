@@ -18,6 +18,7 @@ from array_api_compat import device as device_of
 
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.samples import weighted
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import newton_batch
@@ -229,8 +230,8 @@ class Newton:
         )
         shift = 0.0 * point.value
         marginal = Marginal(q, None, None, log_Kf)
-        weighted = error if self.sample_weights is None else error * self.sample_weights
-        sums = xp.stack([xp.sum(weighted), xp.sum(point.size)])
+        errors = weighted(error, self.sample_weights)
+        sums = xp.stack([xp.sum(errors), xp.sum(point.size)])
         total, distance = to_host(sums).tolist()
         return Iterate(
             self.g,

@@ -29,6 +29,7 @@ from wtfarray._arrays.samples import (
     one_norm,
     spread,
     take_samples,
+    weighted,
 )
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
@@ -186,7 +187,7 @@ def predicted_potential(
 def summary(point: Iterate, weights: Array | None) -> Array:
     """Total error and distance, and how many samples lost digits unless that is impossible."""
     xp = array_namespace(point.g)
-    totals = [point.decrement if weights is None else point.decrement * weights, point.size]
+    totals = [weighted(point.decrement, weights), point.size]
     if point.marginal.lost is not None:
         totals.append(xp.astype(point.marginal.lost, point.size.dtype))
     return xp.sum(xp.stack(totals), axis=1)
