@@ -45,6 +45,8 @@ class Backend:
     few_shapes: bool = False
     patience: float = 1.0
     """Multiplies the time after which a problem is given up."""
+    forget: Callable[[], object] = lambda: None
+    """Forget what was compiled: thousands of functions would take more memory maps than allowed."""
 
     def array(self, values: np.ndarray) -> Any:
         """A copy of the values as an array of the library, of the same dtype."""
@@ -64,7 +66,8 @@ def backend(name: str) -> Backend:
         import jax
 
         jax.config.update("jax_enable_x64", True)  # noqa: FBT003
-        return Backend(name, jax.numpy.asarray, few_shapes=True, patience=20.0)
+        options = {"few_shapes": True, "patience": 20.0, "forget": jax.clear_caches}
+        return Backend(name, jax.numpy.asarray, **options)
     if name == "strict":
         import array_api_strict
 

@@ -31,6 +31,8 @@ KINDS: dict[str, Callable[[Trial], None]] = {
 }
 WEIGHTS = {"wasserstein": 4, "conjugate": 2, "faults": 0.5}
 """How often a kind is drawn, as against once."""
+FORGET_EVERY = 50
+"""Problems after which a library forgets what it has compiled."""
 
 
 def sequence(kinds: list[str], seed: int):
@@ -48,10 +50,13 @@ def work(given: argparse.Namespace, worker: int = 0) -> Iterator[Outcome]:
     """Every n-th problem of n workers, until the time or the number of problems is up."""
     library, begin = backend(given.backend), time.monotonic()
     problems = sequence(given.kind or list(KINDS), given.seed)
-    for kind, seed in itertools.islice(problems, worker, given.problems, given.workers):
+    mine = itertools.islice(problems, worker, given.problems, given.workers)
+    for number, (kind, seed) in enumerate(mine, start=1):
         if time.monotonic() - begin > 60 * given.minutes:
             break
         yield run(kind, seed, library, KINDS[kind], given.dtype)
+        if number % FORGET_EVERY == 0:
+            library.forget()
 
 
 def _send(given: argparse.Namespace, worker: int, outcomes: multiprocessing.Queue) -> None:
