@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ QUICK_COMPILATION = {
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
 }
 """Settings of JAX, which would else compile for most of the time."""
+MOST_MAPS = 40_000
+"""Linux allows a process 65,530 by default."""
 
 
 @contextmanager
@@ -53,6 +56,15 @@ class Backend:
         return self.asarray(np.array(values, copy=True))
 
 
+def _forget_if_many() -> None:
+    """Let JAX forget what it has compiled if that takes most of the memory maps that Linux allows."""
+    import jax
+
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
 def backend(name: str) -> Backend:
     """The array library of this name."""
     if name == "torch":
@@ -66,7 +78,7 @@ def backend(name: str) -> Backend:
         import jax
 
         jax.config.update("jax_enable_x64", True)  # noqa: FBT003
-        options = {"few_shapes": True, "patience": 20.0, "forget": jax.clear_caches}
+        options = {"few_shapes": True, "patience": 20.0, "forget": _forget_if_many}
         return Backend(name, jax.numpy.asarray, **options)
     if name == "strict":
         import array_api_strict

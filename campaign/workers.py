@@ -31,8 +31,8 @@ KINDS: dict[str, Callable[[Trial], None]] = {
 }
 WEIGHTS = {"wasserstein": 4, "conjugate": 2, "faults": 0.5}
 """How often a kind is drawn, as against once."""
-FORGET_EVERY = 50
-"""Problems after which a library forgets what it has compiled."""
+FORGET_EVERY = 10
+"""Problems after which a library may forget what it has compiled."""
 
 
 def sequence(kinds: list[str], seed: int):
