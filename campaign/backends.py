@@ -57,7 +57,7 @@ class Backend:
 
 
 def _forget_if_many() -> None:
-    """Let JAX forget what it has compiled if that takes most of the memory maps that Linux allows."""
+    """Let JAX forget what it has compiled if that takes many memory maps."""
     import jax
 
     maps = Path("/proc/self/maps")

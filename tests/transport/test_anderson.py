@@ -7,6 +7,7 @@ import pytest
 from array_api_compat import is_writeable_array
 from helpers import to_numpy
 
+from wtfarray._transport import anderson
 from wtfarray._transport.anderson import (
     DRIFT,
     RIDGE,
@@ -112,9 +113,9 @@ class TestCoefficients:
         assert lengths[0] > lengths[1] > lengths[2]
 
     @some_dtype
-    def test_inverse_has_the_dtype_of_the_problem_and_rings_are_single(self, xp, array, dtype):
+    def test_inverse_is_double_and_rings_are_single(self, xp, array, dtype):
         secants, extra = with_pairs(array, random_pairs(2), dtype)
-        assert secants.inverse.dtype == getattr(xp, dtype)
+        assert secants.inverse.dtype == xp.float64
         rings = (
             extra,
             secants.moves,
@@ -145,6 +146,25 @@ class TestCoefficients:
         assert np.all(np.isfinite(to_numpy(secants.inverse)))
         scale = np.abs(expected).max()
         np.testing.assert_allclose(to_numpy(extra), expected, rtol=0, atol=0.01 * scale)
+
+    @pytest.mark.parametrize("double", [True, False])
+    def test_errors_of_the_inverse_do_not_add_up(self, xp, array, monkeypatch, double):
+        """Pairs that depend on each other, as rounding makes them at the solution."""
+        if not double:
+            monkeypatch.setattr(anderson, "has_float64", lambda _: False)
+        rng = np.random.default_rng(1)
+        weights = 10.0 ** rng.uniform(-5.0, 0.0, size=(SAMPLES, 2))
+        secants = new_secants(8, array(weights, "float32"), UNIT)
+        for _ in range(100):
+            pair = array(1e-7 * rng.integers(-1, 2, size=(SAMPLES, 2)), "float32")
+            residual = array(rng.normal(size=(SAMPLES, 2)), "float32")
+            secants, extra = accelerated(
+                secants, pair, pair, residual, flags(array, *ALL), flags(array, *NONE), math.inf
+            )
+            assert np.isfinite(to_numpy(extra)).all()
+            diagonal = np.diagonal(to_numpy(secants.inverse), axis1=1, axis2=2)
+            assert np.all((diagonal > 0.5) & (diagonal < 4.0 / RIDGE))
+        assert secants.inverse.dtype == (xp.float64 if double else xp.float32)
 
     def test_unusable_pairs_do_not_count(self, array):
         pairs = random_pairs(6)

@@ -145,7 +145,7 @@ class TestStep:
     def test_single_precision_is_enough_for_its_rounding(self, array, xp, lam):
         problem, Y, X, host = problem_of(array, lam, dtype="float32")
         state, secants, point = iterated(problem, Y, array(0.0 * X, dtype="float32"), 60)
-        for found in (state.ahead, state.rest, point.g, point.decrement, secants.inverse):
+        for found in (state.ahead, state.rest, point.g, point.decrement, secants.moves):
             assert found.dtype == xp.float32
         assert_solution(to_numpy(point.g), X, host, lam, 1e-5)
 

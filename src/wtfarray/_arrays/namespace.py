@@ -4,7 +4,7 @@ import array_api_compat
 
 from wtfarray._arrays.typing import Array, Namespace
 
-__all__ = ["array_namespace"]
+__all__ = ["array_namespace", "has_float64"]
 
 _BY_TYPE: dict[type, Namespace] = {}
 
@@ -24,6 +24,12 @@ def array_namespace(*arrays: Array) -> Namespace:
     if found is None:
         found = _BY_TYPE[kind] = _direct(array_api_compat.array_namespace(arrays[0]))
     return found
+
+
+def has_float64(array: Array) -> bool:
+    """Whether the library has float64 on the device of the array: JAX by default has not."""
+    info = array_namespace(array).__array_namespace_info__()
+    return "float64" in info.dtypes(device=array_api_compat.device(array), kind="real floating")
 
 
 def _direct(found: Namespace) -> Namespace:

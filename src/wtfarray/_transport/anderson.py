@@ -15,7 +15,7 @@ from typing import NamedTuple
 from array_api_compat import device as device_of
 from array_api_compat import is_numpy_array, is_torch_array, is_writeable_array
 
-from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.namespace import array_namespace, has_float64
 from wtfarray._arrays.samples import inner, largest, one_norm
 from wtfarray._arrays.typing import Array
 
@@ -46,7 +46,11 @@ class Secants(NamedTuple):
     scales: Array
     """The inverse of the norm of each change, 0 for a pair that is not used; (N, memory)."""
     inverse: Array
-    """Inverses of the Gram matrices of the scaled changes, plus a ridge, (N, memory, memory)."""
+    """
+    Inverses of the Gram matrices of the scaled changes, plus a ridge, (N, memory, memory).
+
+    In float64 where there is one: in float32 the errors of their updates would grow.
+    """
     weights: Array
     """Of the norm, (N, m)."""
     identity: Array
@@ -73,14 +77,15 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     # An array each, because they are written in place.
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
     lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
-    identity = xp.eye(memory, dtype=weights.dtype, device=kind["device"])
+    double = xp.float64 if has_float64(weights) else weights.dtype
+    identity = xp.eye(memory, dtype=double, device=kind["device"])
     away = xp.astype(-identity, kind["dtype"])
     # Numbers on the host where the rings are written in place.
     slot: Array | int = 0
     if not is_writeable_array(moves):
         slot = xp.asarray(0, device=kind["device"])
-        ridge = xp.full((), ridge, dtype=weights.dtype, device=kind["device"])
-    inverse = xp.zeros_like(weights[:, :1, None]) + _without_pairs(identity, ridge)
+        ridge = xp.full((), ridge, dtype=double, device=kind["device"])
+    inverse = xp.zeros_like(weights[:, :1, None], dtype=double) + _without_pairs(identity, ridge)
     return Secants(
         moves, changes, lengths, scales, inverse, normalised, identity, away, ridge, slot
     )
@@ -143,7 +148,6 @@ def accelerated(
     square = products[:, slot, 0]
     scale = xp.where(usable & (square > SMALLEST), square, math.inf) ** -0.5
     scales = put(scales, slot, scale)
-    # In single precision, rounding would make results depend on the library.
     products = xp.astype(products * scales[:, :, None], identity.dtype, copy=False)
     row = products[:, :, 0] * scale[:, None]
     inverse = _replaced(inverse, row, identity, ridge, slot)
@@ -151,6 +155,8 @@ def accelerated(
     secants = Secants(
         moves, changes, lengths, scales, inverse, weights, identity, away, ridge, following
     )
+    if identity.dtype == xp.float32:
+        secants = without(secants, _are_inaccurate(secants))
     shares = _shares(secants, products[:, :, 1], max_step)
     shares = xp.where(worse[:, None], away[slot, ...][None, :], shares)
     return secants, _combined(moves, shares)
@@ -207,6 +213,18 @@ def _replaced(
     border /= xp.sqrt(xp.maximum(pivot, 0.5 * ridge))[:, None]
     reduced += border[:, :, None] * border[:, None, :]
     return reduced
+
+
+def _are_inaccurate(secants: Secants) -> Array:
+    """
+    Samples, (N,) bool, whose inverses have lost their digits, as they may in float32.
+
+    Without rounding their diagonals are between ``1 / (1 + ridge)`` and twice ``1 / ridge``.
+    """
+    xp = array_namespace(secants.inverse)
+    diagonal = xp.sum(secants.inverse * secants.identity, axis=2)
+    plausible = (diagonal > 0.5) & (diagonal * secants.ridge < 4.0)  # not for NaN
+    return ~xp.all(plausible, axis=1)
 
 
 def without(secants: Secants, samples: Array) -> Secants:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from array_api_compat import device as device_of
-
-from wtfarray._arrays.namespace import array_namespace
+from wtfarray._arrays.namespace import array_namespace, has_float64
 from wtfarray._arrays.typing import Array
 from wtfarray._transport.banded import map_cost
 from wtfarray._transport.kernels import GibbsKernel
@@ -42,9 +40,7 @@ class DoubleProductsProblem(TransportProblem):
 def with_double_products(problem: TransportProblem) -> DoubleProductsProblem | None:
     """The problem with products in float64; None if it is in float64, or has no such type."""
     xp = array_namespace(problem.data)
-    device = device_of(problem.data)
-    types = xp.__array_namespace_info__().dtypes(kind="real floating", device=device)
-    if problem.data.dtype != xp.float32 or "float64" not in types:
+    if problem.data.dtype != xp.float32 or not has_float64(problem.data):
         return None
     costs = tuple(
         map_cost(lambda c: xp.astype(c, xp.float64), cost) for cost in problem.kernel.costs
