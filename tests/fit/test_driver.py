@@ -247,3 +247,26 @@ class TestFixedZeros:
         assert fit.converged
         assert np.isfinite(fit.objective)
         assert float(fit.factors[0][0, 0]) == pytest.approx(3.0, rel=1e-2)
+
+
+@numpy_only
+@pytest.mark.parametrize("seed", [1, 4])
+def test_decreases_that_float32_does_not_see(seed):
+    """Where lam is large, a fit that cannot go on in float32 may be far from the minimum."""
+    rng = np.random.default_rng(seed)
+    atoms = np.exp(-0.5 * ((np.arange(14.0)[:, None] - np.asarray([5.0, 6.5])) / 2.5) ** 2)
+    atoms /= atoms.sum(axis=0)
+    X = (rng.dirichlet(np.ones(2), 8) @ atoms.T) * np.exp(0.3 * rng.normal(size=(8, 14)))
+    X /= X.sum(axis=1, keepdims=True)
+    loss = wtf.Wasserstein(wtf.grid_cost(14), eps=1.5e-3, lam=1e4)
+
+    def fit(dtype):
+        init = [np.full((8, 2), 0.5, dtype), atoms.astype(dtype)]
+        options = {"fixed": (1,), "rho": 5e-5, "constraints": (None, None)}
+        return wtf.nmf(X.astype(dtype), 2, loss, init=init, max_iter=1000, **options)
+
+    with unfinished("rounding errors.*use float64"):
+        single = fit("float32")
+    double = fit("float64")
+    assert double.converged
+    assert single.objective > 1.5 * double.objective > 0

@@ -46,7 +46,7 @@ def test_reasons_are_optimal_or_of_the_caller_or_unfinished():
     assert {reason for reason in StopReason if reason.is_optimal} == OPTIMAL
     assert {reason for reason in StopReason if reason.by_caller} == BY_CALLER
     unfinished = set(StopReason) - OPTIMAL - BY_CALLER
-    others = {StopReason.UNSOLVED, StopReason.NOT_FINITE}
+    others = {StopReason.UNSOLVED, StopReason.NOT_FINITE, StopReason.ROUNDING}
     limits = {StopReason.ITERATIONS, StopReason.WORK, StopReason.PASSES}
     assert unfinished == limits | others
 

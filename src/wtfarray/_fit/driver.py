@@ -340,6 +340,8 @@ def certify(
     if below > max(CERTIFIED_GAP, options.tol) * scale and reason.is_optimal:
         # The steps were accepted on values less accurate than the decreases that count.
         reason = StopReason.UNSOLVED
+    if reason.is_optimal and _rounding(spec, problem) > CERTIFIED_GAP * scale:
+        reason = StopReason.ROUNDING
     certified = value.gap <= CERTIFIED_GAP * scale
     converged = reason.is_optimal and certified
     if converged and options.checkpoint is not None:
@@ -368,6 +370,21 @@ def certify(
         history=journal.records,
         work=problem.work,
     )
+
+
+def _rounding(spec: Specification, problem: FactorisationProblem) -> float:
+    """
+    The size of the errors of a gradient times the model, a rounding of lam times the mass.
+
+    The masses of X and of the model differ by little, which lam multiplies.
+    """
+    finite = [
+        loss.lam / loss.eps
+        for loss in spec.losses
+        if isinstance(loss, Wasserstein) and not math.isinf(loss.lam)
+    ]
+    info = array_namespace(spec.like).finfo(spec.like.dtype)
+    return max(finite, default=0.0) * problem.scale * float(info.eps)
 
 
 def _advice_on_mass(spec: Specification) -> str:

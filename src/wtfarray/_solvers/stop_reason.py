@@ -11,6 +11,10 @@ class StopReason(Enum):
     TOLERANCE = "the objective fell by less than tol = {tol:g} in {steps}"
     STATIONARY = "to first order no step can decrease the objective"
     STUCK = "no further decrease could be found"
+    ROUNDING = (
+        "rounding errors, of the size of lam times the mass, may hide a further decrease: use "
+        "float64, or a smaller lam"
+    )
     ITERATIONS = "stopped after max_iter = {max_iter}: increase it or loosen `tol`"
     WORK = (
         "stopped after very many evaluations of the loss: choose {joint_solver}a larger eps, "
