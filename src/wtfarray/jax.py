@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import jax
@@ -17,7 +18,7 @@ except ModuleNotFoundError as error:
     msg = "wtfarray.jax needs JAX: pip install 'wtfarray[jax]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-from wtfarray._arrays.samples import spread, stack, unstack
+from wtfarray._arrays.samples import mass_tolerance, spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -395,8 +396,14 @@ def _have_no_plan(problem: TransportProblem, Y: Array, refused: Array) -> Array:
     if not checks_flow(samples, bins):
         return jnp.zeros_like(refused)
     data, Y = (jnp.where(spread(refused, A), 0.0, A) for A in (problem.data, Y))
+    leftover = 10.0 * mass_tolerance(Y)
+
+    def on_host(*arrays: Array) -> NDArray[np.bool_]:
+        x, y, cost = map(np.asarray, arrays)
+        return are_bottlenecked(x, y, cost, leftover)
+
     found: Array = jax.pure_callback(
-        lambda *arrays: are_bottlenecked(*map(np.asarray, arrays)),
+        on_host,
         jax.ShapeDtypeStruct((samples,), bool),
         *(data, Y, dense(problem.kernel.costs)),
         vmap_method="sequential",

@@ -643,6 +643,25 @@ class TestInfiniteCosts:
         exact += 0.1 * float(wtf.entropy(certificate.factor)[0])
         assert certificate.lower <= exact <= certificate.upper
 
+    def test_upper_bound_of_an_infeasible_factor_is_infinite(self, array):
+        """Hardly any of the second bin of X fits into the bins that it can reach."""
+        X = np.asarray([[9.9697858e-01], [2.9697772e-03], [4.5208562e-05], [6.4431238e-06]])
+        inf = math.inf
+        cost = [
+            [0.0, 0.4, 1.6, 3.6],
+            [inf, 0.0, inf, 1.6],
+            [inf, 0.4, 0.0, inf],
+            [3.6, inf, 0.4, 0],
+        ]
+        loss = wtf.Wasserstein([np.asarray(cost), np.ones((1, 1))], eps=1e-4, modes=(0, 1))
+        factors = [array(np.ones((4, 1)), "float32"), array(np.ones((1, 1)), "float32")]
+        dual = wtf.cp_dual(array(X, "float32"), factors, 0, loss, rho=9.5e-3)
+        safe = dual.safe_value_and_gradient
+        g = wtf.lbfgs(dual.value_and_gradient, dual.start(), max_iter=3, safe_fun=safe).x
+        found = dual.certificate(g)
+        assert to_numpy(found.factor)[1::2].sum() < 1e-3
+        assert found.upper == found.gap == inf
+
     def test_gap_closes_as_for_large_finite_costs(self, array, xp):
         spare_jax(xp)
         rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
+from wtfarray._transport.feasibility import certified_gaps
 from wtfarray._transport.inner_solver import fallback_solver, inner_solver, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate, Until
 from wtfarray._transport.newton import Newton
@@ -231,6 +232,7 @@ class TransportTerm:
             before = solver.evaluations
             g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
             values, gaps, u = solver.problem.bounds(g, part)
+            gaps = certified_gaps(solver.problem, part, gaps)
             evaluations = (solver.evaluations - before) * part.shape[0]
             parts[k] = _Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations)
         joined = self._joined([parts[k] for k in range(len(parts))])

@@ -33,7 +33,7 @@ from wtfarray._models.entropy import (
 )
 from wtfarray._models.models import Block, core_block, cp_block, cp_weights_block, tucker_block
 from wtfarray._models.tensor import check_cp, check_tucker
-from wtfarray._transport.feasibility import refuse_other_mass, refuse_unreachable
+from wtfarray._transport.feasibility import certified_gaps, refuse_other_mass, refuse_unreachable
 from wtfarray._transport.potential import shrinkage
 from wtfarray._transport.problem import TransportProblem
 
@@ -167,8 +167,10 @@ class BlockDual:
         lower = -float(self._total(xp.sum(weighted(values, self.weights)), entropy))
         if lower == -math.inf:  # g is outside the domain of the dual
             return Certificate(factor, lower, math.inf, math.inf)
-        gaps = weighted(self.bound.gap(g, marginal, model), self.weights)
-        gap = float(self.sums.array(xp.sum(gaps))) + extra
+        gaps = self.bound.gap(g, marginal, model)
+        if isinstance(self.bound, TransportProblem):
+            gaps = certified_gaps(self.bound, model, gaps)
+        gap = float(self.sums.array(xp.sum(weighted(gaps, self.weights)))) + extra
         return Certificate(factor, lower, lower + gap, gap)
 
 

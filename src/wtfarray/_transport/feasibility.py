@@ -69,8 +69,8 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
 def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
     """Refuse a Y to which infinite costs leave no balanced transport, by more than rounding."""
     cost = to_host(dense(problem.kernel.costs))
-    found_in = _bottlenecks(to_host(problem.data), to_host(Y), cost)
-    for sample, found in enumerate(found_in):
+    leftover = 10.0 * mass_tolerance(Y)
+    for sample, found in enumerate(_bottlenecks(to_host(problem.data), to_host(Y), cost, leftover)):
         if found is None:
             continue
         shape = tuple(Y.shape[1:])
@@ -85,16 +85,39 @@ def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
         raise ValueError(msg)
 
 
-def are_bottlenecked(data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any]) -> NDArray[np.bool_]:
+def certified_gaps(problem: TransportProblem, Y: Array, gaps: Array) -> Array:
+    """
+    The gaps of a stacked model, (N,), inf where infinite costs leave no balanced transport to it.
+
+    Where exponents are large, as for a small eps in float32, the plan alone does not show that.
+    """
+    if not problem.conserves_mass or problem.kernel.all_finite:
+        return gaps
+    if not checks_flow(Y.shape[0], math.prod(Y.shape[1:])):
+        return gaps
+    xp = array_namespace(Y)
+    data, Y, cost = problem.data, of_equal_mass(problem, Y), dense(problem.kernel.costs)
+    leftover = 64.0 * float(xp.finfo(Y.dtype).eps)
+    infinite = are_bottlenecked(to_host(data), to_host(Y), to_host(cost), leftover)
+    return xp.where(xp.asarray(infinite, device=device_of(gaps)), math.inf, gaps)
+
+
+def are_bottlenecked(
+    data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any], leftover: float
+) -> NDArray[np.bool_]:
     """Samples, (N,), to whose Y infinite costs leave no balanced transport; all on the host."""
-    return np.asarray([found is not None for found in _bottlenecks(data, Y, cost)])
+    return np.asarray([found is not None for found in _bottlenecks(data, Y, cost, leftover)])
 
 
 def _bottlenecks(
-    data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any]
+    data: NDArray[Any], Y: NDArray[Any], cost: NDArray[Any], leftover: float
 ) -> Iterator[Bottleneck | None]:
-    """A bottleneck of each sample that is larger than rounding; ``cost`` is that of all bins."""
-    allowed, leftover = np.isfinite(cost), 10.0 * mass_tolerance(Y)
+    """
+    A bottleneck of each sample, if more than a share ``leftover`` of its mass cannot arrive.
+
+    ``cost`` is that of all bins.
+    """
+    allowed = np.isfinite(cost)
     for x, y in zip(data, Y, strict=True):
         yield bottleneck(x.ravel(), y.ravel(), allowed, leftover * float(x.sum()))
 
