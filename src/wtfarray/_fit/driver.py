@@ -39,7 +39,7 @@ from wtfarray._solvers.objective import Evaluation, JointObjective
 from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows, parts_of
-from wtfarray._transport.feasibility import refuse_other_mass
+from wtfarray._transport.feasibility import refuse_other_mass, stranded
 from wtfarray._transport.problem import TransportProblem
 
 CERTIFIED_GAP = 1e-3
@@ -141,7 +141,7 @@ def _check_mass_of(
     ]
     if len(spec.free) < len(blocks):
         for term in transport:
-            _refuse_empty_samples(term.problem, problem.tensor(others), first)
+            _refuse_infinite_samples(term.problem, problem.tensor(others), first)
     for term in transport:
         if not term.problem.conserves_mass or not term.problem.data.shape[0]:
             continue
@@ -150,9 +150,11 @@ def _check_mass_of(
             refuse_other_mass(term.problem.mass, found, f"constraints is {spec.constraints}", first)
 
 
-def _refuse_empty_samples(problem: TransportProblem, model: Array, first: int) -> None:
+def _refuse_infinite_samples(problem: TransportProblem, model: Array, first: int) -> None:
     """
-    Refuse a model, positive where the fixed factors allow it, with empty samples.
+    Refuse a model, positive where the fixed factors allow it, with samples of infinite loss.
+
+    They are empty, or some of their mass cannot go where the model is positive.
 
     ``first`` is the index of its first sample.
     """
@@ -165,6 +167,18 @@ def _refuse_empty_samples(problem: TransportProblem, model: Array, first: int) -
             f"init has fixed factors with zeros, which make sample {first + i} of every model "
             f"empty, where X has mass {float(problem.mass[i])}: expected fixed factors that give "
             "it mass"
+        )
+        raise ValueError(msg)
+    if problem.kernel.all_finite or problem.relaxes_data:
+        return
+    bad = stranded(problem, stack(problem, model))
+    lost = per_sample(xp.where(bad, problem.data, 0.0))
+    if bool(xp.any(lost > 0)):
+        i = int(xp.argmax(lost))
+        msg = (
+            f"init has fixed factors with zeros, and mass {float(lost[i])} of sample {first + i} "
+            "of X can reach no bin of any model at a finite cost: expected fixed factors that are "
+            "positive where it can arrive, or finite costs"
         )
         raise ValueError(msg)
 
