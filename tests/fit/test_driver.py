@@ -276,7 +276,7 @@ def test_fixed_factors_to_which_some_mass_cannot_go_are_refused(array):
     """The second bin of the last mode is forbidden to mass of the first, where no model has any."""
     X = np.random.default_rng(0).uniform(0.1, 1.0, (3, 4, 2))
     X[1, :, 0] = 0.0
-    costs = [wtf.grid_cost(4), np.where(np.eye(2) > 0, 0.0, np.inf)]
+    costs = [*wtf.grid_cost(4), np.where(np.eye(2) > 0, 0.0, np.inf)]
     loss = wtf.Wasserstein(costs, eps=0.1, lam=1.0)
     init = [array(A) for A in (np.ones((3, 1)), np.ones((4, 1)), np.asarray([[0.0], [1.0]]))]
     expected = r"mass .* of sample [02] of X can reach no bin of any model at a finite cost"
