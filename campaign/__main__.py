@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # arrays are small: threads would wait for each other
 
@@ -111,6 +112,18 @@ def main(arguments: list[str] | None = None) -> int:
 def run_many(given: argparse.Namespace) -> int:
     """Run problems, report failures and print the summary; 1 if any failed."""
     outcomes: list[Outcome] = []
+    begin = time.monotonic()
+    with suppress(KeyboardInterrupt):  # the summary is that of the problems so far
+        collect(given, outcomes)
+    outcomes.sort(key=lambda outcome: outcome.seed)
+    print(f"\n{given.backend}, seed {given.seed}: {time.monotonic() - begin:.0f} s")
+    print(summary(outcomes))
+    print(details(outcomes, given.backend))
+    return int(any(outcome.failed for outcome in outcomes))
+
+
+def collect(given: argparse.Namespace, outcomes: list[Outcome]) -> None:
+    """Run problems, add what became of them, report failures and print the progress."""
     begin = last = time.monotonic()
     line = sys.stderr.isatty()
     for outcome in work(given) if given.workers == 1 else work_together(given):
@@ -125,11 +138,6 @@ def run_many(given: argparse.Namespace) -> int:
             minutes = (last - begin) / 60
             text = f"{minutes:5.1f} of {given.minutes:g} min, {len(outcomes)} problems"
             print(f"{text}, {failed} failed", end="\r" if line else "\n", file=sys.stderr)
-    outcomes.sort(key=lambda outcome: outcome.seed)
-    print(f"\n{given.backend}, seed {given.seed}: {time.monotonic() - begin:.0f} s")
-    print(summary(outcomes))
-    print(details(outcomes, given.backend))
-    return int(any(outcome.failed for outcome in outcomes))
 
 
 if __name__ == "__main__":

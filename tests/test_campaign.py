@@ -4,6 +4,7 @@ A short part of the campaign, with fixed seeds, and tests of its oracle.
 `nox -s campaign` runs the whole of it; docs/reliability.md says what it found.
 """
 
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -178,6 +179,18 @@ def test_a_failure_is_reported_with_its_command(on_numpy, monkeypatch, capsys):
 def test_nothing_wrong_is_exit_code_0(on_numpy, capsys):
     assert main(["--kind", "conjugate", "--problems", "3", "--seed", "4"]) == 0
     assert "problems" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_interrupt_ends_with_the_summary(monkeypatch, capsys):
+    def interrupted(given):
+        yield from itertools.islice(work(given), 3)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("campaign.__main__.work", interrupted)
+    assert main(["--kind", "conjugate", "--seed", "4"]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("problems")]
+    assert line.split() == ["problems", "3", "3"]
 
 
 def test_workers_share_the_problems_of_a_seed(on_numpy):
