@@ -44,6 +44,16 @@ def test_fit_with_kinks_and_a_loose_tolerance_leaves_a_plateau():
 
 
 @numpy_only
+def test_short_first_steps_do_not_end_a_fit():
+    """The loss is of size 1e17, the objective of 1e9: without the curvature steps are tiny."""
+    X = 1e3 * np.asarray([[54885.0, 53237.0, 92047.0, 97241.0, 182185.0, 106442.0, 101549.0]])
+    fit = wtf.nmf(X, 4, wtf.Frobenius(), rho=1.0, rng=566, max_iter=30)
+    assert fit.converged
+    again = wtf.nmf(X, 4, wtf.Frobenius(), rho=1.0, init=fit, tol=1e-12, max_iter=2000)
+    assert fit.objective - again.objective < 1e-3 * abs(fit.objective)
+
+
+@numpy_only
 def test_larger_fits_are_not_perturbed(monkeypatch):
     """What the perturbation is good for: without it the fit stays at the saddle point."""
     X, loss = plateau()

@@ -96,14 +96,17 @@ def minimise(
     report: Callable[[Progress, CurvaturePairs], bool],
     resume: tuple[Progress, CurvaturePairs] | None = None,
     curvature: dict[str, NDArray[np.float64]] | None = None,
+    least: int = 0,
 ) -> Minimised:
     """
     Minimise the joint objective, from the largest smoothing to the smallest.
 
     ``report`` is called after every accepted step and ends the solve by returning True. ``resume``
     is a pair of its arguments, to continue from that step. ``curvature`` holds the pairs of a
-    similar problem, from `CurvaturePairs.export`. The reason is STUCK if no step decreases the
-    objective, and UNSOLVED if none was found because the inner problems did not converge.
+    similar problem, from `CurvaturePairs.export`. However little they gain, ``least`` steps are
+    taken at every level: those before the curvature is known may be short. The reason is STUCK if
+    no step decreases the objective, and UNSOLVED if none was found because the inner problems did
+    not converge.
     """
     scale = objective.problem.scale
     reason, accepted = StopReason.ITERATIONS, 0
@@ -132,7 +135,7 @@ def minimise(
             goal, limit = SETTINGS.level_tol, SETTINGS.level_iterations
         reason, n_iter = StopReason.ITERATIONS, 0
         while progress.n_iter < limit:
-            moved = _advance(objective, pairs, progress, goal, last=last)
+            moved = _advance(objective, pairs, progress, goal, last=last, least=least)
             if isinstance(moved, StopReason):
                 reason = moved
                 break
@@ -147,12 +150,18 @@ def minimise(
 
 
 def _advance(
-    objective: JointObjective, pairs: CurvaturePairs, progress: Progress, goal: float, *, last: bool
+    objective: JointObjective,
+    pairs: CurvaturePairs,
+    progress: Progress,
+    goal: float,
+    *,
+    last: bool,
+    least: int,
 ) -> Progress | StopReason:
     """One iteration, or the reason to stop."""
     if objective.is_exhausted:
         return StopReason.WORK
-    slow = progress.small_steps >= SETTINGS.small_steps
+    slow = progress.small_steps >= SETTINGS.small_steps and progress.n_iter >= least
     moved = StopReason.TOLERANCE if slow else _step(objective, pairs, progress, goal)
     if isinstance(moved, StopReason) and last:
         return _raise_small_entries(objective, pairs, progress, goal) or moved

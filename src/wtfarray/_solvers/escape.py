@@ -36,6 +36,8 @@ class EscapeSettings:
     """Tolerance of the steps from the perturbed point."""
     max_iter: int = 80
     """Largest number of steps from the perturbed point."""
+    least: int = 10
+    """Number of steps that are taken however little they gain, to learn the curvature."""
     worthwhile: float = 1e-4
     """The smallest relative decrease for which the lower point is accepted."""
     attempts: int = 20
@@ -56,6 +58,7 @@ class Descend(Protocol):
         tol: float,
         max_iter: int,
         report: Callable[[Evaluation, float, object], bool],
+        least: int,
     ) -> tuple[object, Array, StopReason]:
         """What L-BFGS found, the last point, and the reason to stop."""
         ...
@@ -92,6 +95,7 @@ def escaped(
             tol=SETTINGS.tol,
             max_iter=SETTINGS.max_iter,
             report=lambda *_: False,
+            least=SETTINGS.least,
         )
         after = evaluate_until_solved(objective, found, error)
         if after.point.finite and after.point.value + _unknown(after) < below:

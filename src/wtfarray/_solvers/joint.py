@@ -155,9 +155,10 @@ def descend(
     report: Callable[[Evaluation, float, Resumable | None], bool],
     resume: Resumable | None = None,
     curvature: dict[str, NDArray[np.float64]] | None = None,
+    least: int = 0,
 ) -> tuple[Minimised, Array, StopReason]:
     """
-    L-BFGS, and prox-linear steps after it where these are needed.
+    L-BFGS, with at least ``least`` steps, and prox-linear steps after it where these are needed.
 
     Returns what L-BFGS found, the last point and the reason to stop.
     """
@@ -173,6 +174,7 @@ def descend(
         ),
         resume=resume,
         curvature=curvature,
+        least=least,
     )
     converged_roughly = has_kinks and found.reason is StopReason.TOLERANCE
     if term is None or not (found.reason.is_blocked or converged_roughly):
