@@ -15,7 +15,7 @@ import wtfarray as wtf
 
 CONSTRAINTS = [None, "rows", "columns", "all"]
 # How a fit may end early; nothing else may be warned of.
-UNFINISHED = r"(cp|tucker|nmf): .*(max_iter|choose a larger eps)"
+UNFINISHED = r"(cp|tucker|nmf): .*(max_iter|choose a larger eps|rounding errors, .* use float64)"
 REFUSED = r"conserve mass|give each sample its mass"
 
 
