@@ -88,7 +88,9 @@ def check_wasserstein(trial: Trial) -> None:
             return
     exponent = largest_exponent([loss])
     if not found.converged:  # the potential may be far from any solution
-        exponent = max(exponent, float(np.ptp(to_numpy(found.potential))) / loss.eps)
+        potential = to_numpy(found.potential)
+        finite = potential[np.isfinite(potential)]
+        exponent = max(exponent, float(np.ptp(finite)) / loss.eps if finite.size else 0.0)
     check_interval(
         trial,
         "wasserstein",

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     msg = "wtfarray.jax needs JAX: pip install 'wtfarray[jax]'"
     raise ModuleNotFoundError(msg, name=error.name) from error
 
-from wtfarray._arrays.samples import mass_tolerance, spread, stack, unstack
+from wtfarray._arrays.samples import spread, stack, unstack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
     as_floating,
@@ -48,6 +48,7 @@ from wtfarray._transport.components import Components, components_of
 from wtfarray._transport.feasibility import (
     are_bottlenecked,
     is_infinite,
+    negligible_share,
     of_equal_mass,
     stranded,
     wrong_component_mass,
@@ -396,7 +397,7 @@ def _have_no_plan(problem: TransportProblem, Y: Array, refused: Array) -> Array:
     if not checks_flow(samples, bins):
         return jnp.zeros_like(refused)
     data, Y = (jnp.where(spread(refused, A), 0.0, A) for A in (problem.data, Y))
-    leftover = 10.0 * mass_tolerance(Y)
+    leftover = negligible_share(Y)
 
     def on_host(*arrays: Array) -> NDArray[np.bool_]:
         x, y, cost = map(np.asarray, arrays)

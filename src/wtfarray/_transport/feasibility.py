@@ -69,7 +69,7 @@ def feasible_target(problem: TransportProblem, Y: Array, shape: tuple[int, ...])
 def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
     """Refuse a Y to which infinite costs leave no balanced transport, by more than rounding."""
     cost = to_host(dense(problem.kernel.costs))
-    leftover = 10.0 * mass_tolerance(Y)
+    leftover = negligible_share(Y)
     for sample, found in enumerate(_bottlenecks(to_host(problem.data), to_host(Y), cost, leftover)):
         if found is None:
             continue
@@ -83,6 +83,11 @@ def _refuse_bottlenecks(problem: TransportProblem, Y: Array) -> None:
             "reached, or a loss with finite lam"
         )
         raise ValueError(msg)
+
+
+def negligible_share(Y: Array) -> float:
+    """The share of the mass of a sample that may fail to arrive before its Y is refused."""
+    return 10.0 * mass_tolerance(Y)
 
 
 def certified_gaps(problem: TransportProblem, Y: Array, gaps: Array) -> Array:
@@ -133,7 +138,7 @@ def _refuse_long_moves(problem: TransportProblem, Y: Array, reach: int) -> None:
     bins: int = Y.shape[1]
     before, after = (xp.cumulative_sum(stack, axis=1) for stack in (problem.data, Y))
     further = xp.asarray(np.minimum(np.arange(bins) + reach, bins - 1), device=device_of(Y))
-    allowed = spread(problem.mass * (10.0 * mass_tolerance(Y)), Y)
+    allowed = spread(problem.mass * negligible_share(Y), Y)
     for one, other, names in ((before, after, ("X", "Y")), (after, before, ("Y", "X"))):
         within = xp.take(other, further, axis=1)
         wrong = one > within + allowed
