@@ -27,7 +27,10 @@ def arguments(dtype):
     yield "reshape", (x[0, 0, 0], (1,)), {}
     yield "reshape", (x.T, (12, 5)), {"copy": True}
     yield "stack", ([x, 2 * x],), {}
+    yield "stack", ([x, 2 * x],), {"axis": 1}
     yield "stack", ([x, 2 * x],), {"axis": -1}
+    yield "astype", (x, np.float32), {}
+    yield "astype", (x, np.float64), {"copy": False, "device": "cpu"}
     yield "stack", ([x[0, 0, 0], x[0, 0, 1]],), {}
     yield "squeeze", (x[:, :1, :1],), {"axis": 1}
     yield "squeeze", (x[:, :1, :1],), {"axis": (1, 2)}
@@ -53,5 +56,18 @@ def test_stack_refuses_other_shapes():
 
 def test_other_functions_are_those_of_array_api_compat():
     assert NUMPY.where is usual.where
-    assert NUMPY.linalg is usual.linalg
+    assert NUMPY.linalg.solve is usual.linalg.solve
     assert set(dir(usual)) <= set(dir(NUMPY))
+    assert set(dir(usual.linalg)) <= set(dir(NUMPY.linalg))
+
+
+def test_inner_products_are_those_of_array_api_compat():
+    x = np.random.default_rng(0).standard_normal((2, 3, 5))
+    found = NUMPY.linalg.vecdot(x[0], x[1], axis=-1)
+    np.testing.assert_array_equal(found, usual.linalg.vecdot(x[0], x[1], axis=-1))
+
+
+def test_astype_copies_unless_told_otherwise():
+    x = np.ones(3)
+    assert NUMPY.astype(x, np.float64) is not x
+    assert NUMPY.astype(x, np.float64, copy=False) is x

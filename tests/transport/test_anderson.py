@@ -78,7 +78,7 @@ def dense_steps(pairs, residual, weights, ridge, usable=None):
 
 def contents(secants):
     """Everything that is known of the samples, as NumPy arrays (N, ...)."""
-    names = ("moves", "changes", "lengths", "scales", "inverse", "weights")
+    names = ("moves", "changes", "scales", "inverse", "weights")
     return {name: to_numpy(getattr(secants, name)) for name in names}
 
 
@@ -116,14 +116,7 @@ class TestCoefficients:
     def test_inverse_is_double_and_rings_are_single(self, xp, array, dtype):
         secants, extra = with_pairs(array, random_pairs(2), dtype)
         assert secants.inverse.dtype == xp.float64
-        rings = (
-            extra,
-            secants.moves,
-            secants.changes,
-            secants.lengths,
-            secants.scales,
-            secants.weights,
-        )
+        rings = (extra, secants.moves, secants.changes, secants.scales, secants.weights)
         assert all(ring.dtype == xp.float32 for ring in rings)
 
     @some_dtype

@@ -43,9 +43,19 @@ def _reshape(x: Array, /, shape: tuple[int, ...], *, copy: bool | None = None) -
 
 
 def _stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    if axis != 0:
-        return np.stack(arrays, axis=axis)
-    return np.concatenate([array[None] for array in arrays])
+    if axis == 0:
+        return np.concatenate([array[None] for array in arrays])
+    if axis == 1:
+        return np.concatenate([array[:, None] for array in arrays], axis=1)
+    return np.stack(arrays, axis=axis)
+
+
+def _astype(
+    x: Array, dtype: DType, /, *, copy: bool = True, device: str | None = None
+) -> Array:
+    if device is not None:
+        return _usual.astype(x, dtype, copy=copy, device=device)
+    return x.astype(dtype, copy=copy)
 
 
 def _squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
@@ -58,9 +68,12 @@ def _permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
 
 def _direct_namespace() -> Namespace:
     """The namespace of array_api_compat for NumPy, in which frequent functions are direct."""
-    found = ModuleType(wrapped.__name__, __doc__)
+    found, linalg = (ModuleType(module.__name__, __doc__) for module in (wrapped, wrapped.linalg))
     vars(found).update(vars(wrapped))
+    vars(linalg).update(vars(wrapped.linalg), vecdot=np.vecdot)
     vars(found).update(
+        linalg=linalg,
+        astype=_astype,
         sum=_sum,
         max=_reduction(np.maximum),
         min=_reduction(np.minimum),

@@ -16,7 +16,7 @@ from array_api_compat import device as device_of
 from array_api_compat import is_numpy_array, is_torch_array, is_writeable_array
 
 from wtfarray._arrays.namespace import array_namespace, has_float64
-from wtfarray._arrays.samples import inner, largest, one_norm
+from wtfarray._arrays.samples import inner, largest
 from wtfarray._arrays.typing import Array
 
 RIDGE = 1e-3
@@ -41,8 +41,6 @@ class Secants(NamedTuple):
     """``dg - dphi``, (N, memory, m)."""
     changes: Array
     """dphi, (N, memory, m)."""
-    lengths: Array
-    """The largest absolute value of each move, (N, memory)."""
     scales: Array
     """The inverse of the norm of each change, 0 for a pair that is not used; (N, memory)."""
     inverse: Array
@@ -76,7 +74,7 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
     normalised = _normalised(weights, unit)
     # An array each, because they are written in place.
     moves, changes = (xp.zeros((samples, memory, bins), **kind) for _ in range(2))
-    lengths, scales = (xp.zeros((samples, memory), **kind) for _ in range(2))
+    scales = xp.zeros((samples, memory), **kind)
     double = xp.float64 if has_float64(weights) else weights.dtype
     identity = xp.eye(memory, dtype=double, device=kind["device"])
     away = xp.astype(-identity, kind["dtype"])
@@ -86,9 +84,7 @@ def new_secants(memory: int, weights: Array, unit: float, ridge: float = RIDGE) 
         slot = xp.asarray(0, device=kind["device"])
         ridge = xp.full((), ridge, dtype=double, device=kind["device"])
     inverse = xp.zeros_like(weights[:, :1, None], dtype=double) + _without_pairs(identity, ridge)
-    return Secants(
-        moves, changes, lengths, scales, inverse, normalised, identity, away, ridge, slot
-    )
+    return Secants(moves, changes, scales, inverse, normalised, identity, away, ridge, slot)
 
 
 def reweighted(secants: Secants, weights: Array, unit: float) -> Secants:
@@ -133,13 +129,12 @@ def accelerated(
     ``move = dg - dphi``, ``change = dphi`` and ``residual = target - phi`` are (N, m). The pair is
     used in the samples in ``usable``, (N,) bool. In the samples in ``worse``, (N,) bool, the step
     leads back to the plain step of the point before: it is minus the move. Returns the pairs and
-    the addition, (N, m), of length ``max_step`` at the most. The rings that are passed are
-    overwritten if the library can do so.
+    the addition, (N, m), elsewhere of length ``max_step`` at the most. The rings that are passed
+    are overwritten if the library can do so.
     """
     xp = array_namespace(move)
-    moves, changes, lengths, scales, inverse, weights, identity, away, ridge, slot = secants
+    moves, changes, scales, inverse, weights, identity, away, ridge, slot = secants
     moves, changes = put(moves, slot, move), put(changes, slot, change)
-    lengths = put(lengths, slot, largest(move))
     # The products of all changes with the newest and with the residual, in one pass over them.
     residual = xp.astype(residual, weights.dtype, copy=False)
     both = xp.stack([changes[:, slot, :], residual], axis=1)
@@ -152,14 +147,14 @@ def accelerated(
     row = products[:, :, 0] * scale[:, None]
     inverse = _replaced(inverse, row, identity, ridge, slot)
     following = (slot + 1) % moves.shape[1]
-    secants = Secants(
-        moves, changes, lengths, scales, inverse, weights, identity, away, ridge, following
-    )
+    secants = Secants(moves, changes, scales, inverse, weights, identity, away, ridge, following)
     if identity.dtype == xp.float32:
         secants = without(secants, _are_inaccurate(secants))
-    shares = _shares(secants, products[:, :, 1], max_step)
+    shares = _shares(secants, products[:, :, 1])
     shares = xp.where(worse[:, None], away[slot, ...][None, :], shares)
-    return secants, _combined(moves, shares)
+    step = _combined(moves, shares)
+    excess = xp.where(worse, 1.0, _excess(step, max_step))
+    return secants, step / excess[:, None]
 
 
 def predicted(secants: Secants, residual: Array, max_step: Array | float) -> Array:
@@ -168,29 +163,31 @@ def predicted(secants: Secants, residual: Array, max_step: Array | float) -> Arr
     weighted = xp.astype(residual, secants.weights.dtype, copy=False) * secants.weights
     products = xp.matmul(secants.changes, weighted[:, :, None])[:, :, 0] * secants.scales
     products = xp.astype(products, secants.inverse.dtype, copy=False)
-    return _combined(secants.moves, _shares(secants, products, max_step))
+    step = _combined(secants.moves, _shares(secants, products))
+    return step / _excess(step, max_step)[:, None]
 
 
-def _shares(secants: Secants, products: Array, max_step: Array | float) -> Array:
+def _shares(secants: Secants, products: Array) -> Array:
     """
     The coefficients of the pairs, (N, memory), by least squares.
 
     ``products``, (N, memory), are those of the scaled changes with the residual.
     """
     xp = array_namespace(products)
-    scales = secants.scales
     shares = xp.matmul(secants.inverse, products[:, :, None])[:, :, 0]
-    shares = xp.astype(shares, scales.dtype, copy=False) * scales
-    # A bound on the length of the step; 1e-30 instead of 0.
-    length = one_norm(shares * secants.lengths)
-    excess = xp.maximum(length / (max_step + 1e-30), 1.0)
-    shares /= xp.astype(excess, shares.dtype, copy=False)[:, None]
-    return shares
+    return xp.astype(shares, secants.scales.dtype, copy=False) * secants.scales
 
 
 def _combined(moves: Array, shares: Array) -> Array:
     """The moves of each sample with the given coefficients, summed; (N, m)."""
     return array_namespace(shares).matmul(shares[:, None, :], moves)[:, 0, :]
+
+
+def _excess(step: Array, max_step: Array | float) -> Array:
+    """By how much the step of each sample is too long, (N,): 1 if it is not."""
+    xp = array_namespace(step)
+    ratio = largest(step) / (max_step + 1e-30)  # 1e-30 instead of 0
+    return xp.astype(xp.maximum(ratio, 1.0), step.dtype, copy=False)
 
 
 def _replaced(
