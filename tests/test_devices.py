@@ -11,8 +11,9 @@ from helpers import assert_close, to_numpy
 import wtfarray as wtf
 from wtfarray._arrays import host
 from wtfarray._models.models import core_block, cp_block, cp_weights_block, tucker_block
-from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
+from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._optimize.objective import Point
+from wtfarray._optimize.scaled_curvature import ScaledCurvaturePairs
 
 SHAPE = (3, 2, 4)
 

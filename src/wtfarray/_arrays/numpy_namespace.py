@@ -50,9 +50,7 @@ def _stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     return np.stack(arrays, axis=axis)
 
 
-def _astype(
-    x: Array, dtype: DType, /, *, copy: bool = True, device: str | None = None
-) -> Array:
+def _astype(x: Array, dtype: DType, /, *, copy: bool = True, device: str | None = None) -> Array:
     if device is not None:
         return _usual.astype(x, dtype, copy=copy, device=device)
     return x.astype(dtype, copy=copy)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
-from wtfarray._optimize.curvature import CurvaturePairs, ScaledCurvaturePairs
+from wtfarray._optimize.curvature import CurvaturePairs
 from wtfarray._optimize.objective import Point
+from wtfarray._optimize.scaled_curvature import ScaledCurvaturePairs
 from wtfarray._solvers.objective import Evaluation, JointObjective
 from wtfarray._solvers.stop_reason import StopReason
 
