@@ -116,8 +116,8 @@ class Thresholds:
     refine_steps: int = 100
     """by this number of steps if it is larger."""
     small_entries: int = 2**10
-    """Up to this size of X the work of a fit is limited: it takes some 2 seconds at most,"""
-    small_work: int = 20_000
+    """Up to this size of X the work of a fit is limited: it takes some 3 seconds at most,"""
+    small_work: int = 50_000
     """namely the time of about so many Sinkhorn iterations of arrays of that size."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""

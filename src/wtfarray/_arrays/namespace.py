@@ -15,7 +15,8 @@ def array_namespace(*arrays: Array) -> Namespace:
 
     An iteration asks some forty times, mostly for a single array. That takes array_api_compat 3 us
     for NumPy, as long as an operation on a small array itself: here it is answered from the type.
-    Frequent functions of NumPy are called directly, see `numpy_namespace`.
+    Frequent functions of NumPy and torch are called directly, see `numpy_namespace` and
+    `torch_namespace`.
     """
     kind = type(arrays[0])
     if len(arrays) > 1 and any(type(array) is not kind for array in arrays):
@@ -33,9 +34,15 @@ def has_float64(array: Array) -> bool:
 
 
 def _direct(found: Namespace) -> Namespace:
-    if not array_api_compat.is_numpy_namespace(found):
-        return found
-    # Not at the top: this imports all of NumPy, which takes half as long as the library itself.
-    from wtfarray._arrays.numpy_namespace import NUMPY
+    """The same namespace, with direct functions if there are any for the library."""
+    # Not imported at the top: that takes half as long as the library itself, and torch may be
+    # missing.
+    if array_api_compat.is_numpy_namespace(found):
+        from wtfarray._arrays.numpy_namespace import NUMPY
 
-    return NUMPY
+        return NUMPY
+    if array_api_compat.is_torch_namespace(found):
+        from wtfarray._arrays.torch_namespace import TORCH
+
+        return TORCH
+    return found

@@ -8,13 +8,13 @@ methods and ufuncs, and return the same bits.
 
 from collections.abc import Sequence
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import array_api_compat.numpy as wrapped
 import numpy as np
 
-from wtfarray._arrays.typing import Array, DType, Namespace
+from wtfarray._arrays.direct_namespace import direct_namespace
+from wtfarray._arrays.typing import Array, DType
 
 _usual: Any = wrapped
 Axes = int | tuple[int, ...] | None
@@ -64,27 +64,21 @@ def _permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     return x.transpose(axes)
 
 
-def _direct_namespace() -> Namespace:
-    """The namespace of array_api_compat for NumPy, in which frequent functions are direct."""
-    found, linalg = (ModuleType(module.__name__, __doc__) for module in (wrapped, wrapped.linalg))
-    vars(found).update(vars(wrapped))
-    vars(linalg).update(vars(wrapped.linalg), vecdot=np.vecdot)
-    vars(found).update(
-        linalg=linalg,
-        astype=_astype,
-        sum=_sum,
-        max=_reduction(np.maximum),
-        min=_reduction(np.minimum),
-        all=_reduction(np.logical_and),
-        any=_reduction(np.logical_or),
-        reshape=_reshape,
-        stack=_stack,
-        squeeze=_squeeze,
-        permute_dims=_permute_dims,
-        matmul=np.matmul,
-        finfo=cache(np.finfo),
-    )
-    return found
-
-
-NUMPY = _direct_namespace()
+NUMPY = direct_namespace(
+    _usual,
+    {
+        "astype": _astype,
+        "sum": _sum,
+        "max": _reduction(np.maximum),
+        "min": _reduction(np.minimum),
+        "all": _reduction(np.logical_and),
+        "any": _reduction(np.logical_or),
+        "reshape": _reshape,
+        "stack": _stack,
+        "squeeze": _squeeze,
+        "permute_dims": _permute_dims,
+        "matmul": np.matmul,
+        "finfo": cache(np.finfo),
+    },
+    {"vecdot": np.vecdot},
+)

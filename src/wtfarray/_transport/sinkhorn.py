@@ -277,6 +277,8 @@ def prepared(
 class Sinkhorn:
     """Solves the inner problem by `sinkhorn_step`; late samples are iterated on their own."""
 
+    work_per_evaluation = 1.0
+
     def __init__(
         self,
         problem: TransportProblem,
@@ -288,7 +290,6 @@ class Sinkhorn:
         samples: int | None = None,
     ) -> None:
         self.problem = problem
-        self.work_per_evaluation = 1.0 if problem.all_reachable else 1.5  # with masks
         self.sample_weights = weights
         self.sums = sums
         self.samples = g.shape[0] if samples is None else samples
