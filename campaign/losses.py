@@ -87,7 +87,7 @@ def check_wasserstein(trial: Trial) -> None:
         if not answer:
             return
     exponent = largest_exponent([loss])
-    if not found.converged:  # the potential may be far from any solution
+    if loss.balanced and not found.converged:  # the potential may be far from any solution
         potential = to_numpy(found.potential)
         finite = potential[np.isfinite(potential)]
         exponent = max(exponent, float(np.ptp(finite)) / loss.eps if finite.size else 0.0)

@@ -14,6 +14,7 @@ from oracles import random_cost
 import wtfarray as wtf
 from wtfarray._transport.certificate import Plan, corrected_gap, rounded_gap, semi_unbalanced_gap
 from wtfarray._transport.kernels import GibbsKernel
+from wtfarray._transport.problem import TransportProblem
 
 COST, EPS = wtf.grid_cost(6)[0], 0.3
 
@@ -91,7 +92,8 @@ class TestSemiUnbalancedGap:
         g = near(exact_potentials(X, Y, COST, EPS, lam), distance)
         masked = np.where(Y > 0, g, -math.inf)
         _, q, conjugate = dense_plan(array, X, masked, COST)
-        gap = to_numpy(semi_unbalanced_gap(lam, array(masked), array(q), array(Y)))
+        exponents = array(masked / EPS)
+        gap = to_numpy(semi_unbalanced_gap(lam, array(masked), array(q), array(Y), exponents))
         value = np.sum(-lam * np.expm1(-g / lam) * Y, axis=1) - conjugate
         assert np.all(value <= exact + 1e-13)
         assert np.all(exact <= value + gap + 1e-13)
@@ -105,8 +107,24 @@ class TestSemiUnbalancedGap:
         g = rng.normal(size=(3, 6))
         s = Y * np.exp(-g / 2.0)
         expected = 2.0 * np.sum(q * np.log(q / s) - q + s, axis=1)
-        found = to_numpy(semi_unbalanced_gap(2.0, array(g), array(q), array(Y)))
+        found = to_numpy(semi_unbalanced_gap(2.0, array(g), array(q), array(Y), array(g)))
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+    def test_rounding_of_large_exponents_is_part_of_the_gap(self, array):
+        """In float32, g of several lam are exponents of 1e6 to 1e7: q has no digits left."""
+        rng = np.random.default_rng(0)
+        X, Y = rng.dirichlet(np.ones(2), (2, 40)).astype("float32")
+        lam, eps = 500.0, 1e-4
+        # Without transport between the bins the loss is lam KL(X|Y) + eps E(X).
+        kernel = GibbsKernel.of([array([[0.0, math.inf], [math.inf, 0.0]], "float32")], eps)
+        problem = TransportProblem.of(array(X, "float32"), kernel, lam, (0, 1))
+        x, y = X.astype(float), Y.astype(float)
+        exact = np.sum(lam * (x * np.log(x / y) - x + y) + eps * (x * np.log(x) - x), axis=1)
+        g = (lam * (np.log(y / x) + 0.2 * rng.normal(size=x.shape))).astype("float32")
+        values, gaps, _ = map(to_numpy, problem.bounds(array(g, "float32"), array(Y, "float32")))
+        slack = 1e-5 * lam
+        assert np.all(values <= exact + slack)
+        assert np.all(exact <= values + gaps + slack)
 
 
 class TestCorrectedGap:

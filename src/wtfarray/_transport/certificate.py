@@ -35,10 +35,19 @@ class Plan:
     """Its second marginal."""
 
 
-def semi_unbalanced_gap(lam: float, g: Array, q: Array, Y: Array) -> Array:
-    """The duality gap of the plan of g in closed form: ``lam KL(q | Y exp(-g/lam))``, (N,)."""
+def semi_unbalanced_gap(lam: float, g: Array, q: Array, Y: Array, exponents: Array) -> Array:
+    """
+    The duality gap of the plan of g, ``lam KL(q | Y exp(-g/lam))``, (N,), for the worst rounding.
+
+    Rounding of the ``exponents`` of the plan, g in units of eps, (N, ...), changes q by a factor
+    ``exp(d)``. Where they are large, the gap of the rounded q may be far too small. To second order
+    the worst one is ``(sqrt(gap) + sqrt(lam/2 <q, (exp(d) - 1)^2>))^2``.
+    """
     xp = array_namespace(g)
-    return per_sample(kl_divergence(q, scaled_by_potential(Y, g, lam, xp), xp)) * lam
+    gap = per_sample(kl_divergence(q, scaled_by_potential(Y, g, lam, xp), xp)) * lam
+    rounding = xp.abs(xp.where(q > 0, exponents, 0.0)) * float(xp.finfo(q.dtype).eps)
+    off = xp.expm1(xp.minimum(rounding, 20.0))  # whose square is a number of float32
+    return (xp.sqrt(xp.maximum(gap, 0.0)) + xp.sqrt(inner(q, off * off) * (0.5 * lam))) ** 2
 
 
 def rounded_gap(plan: Plan, Y: Array) -> Array:

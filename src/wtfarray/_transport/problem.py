@@ -487,7 +487,7 @@ class TransportProblem:
         or, if some costs are infinite, by a correction on its support.
         """
         if not self.conserves_mass:
-            return semi_unbalanced_gap(self.lam, g, marginal, model)
+            return semi_unbalanced_gap(self.lam, g, marginal, model, self._centred(g)[0])
         h = self._masked(g) * (1.0 / self.kernel.eps)
         if log_a is None:
             log_a = self.log_scaling(self.kernel.log_apply(h))
