@@ -128,6 +128,28 @@ class TestSemiUnbalancedGap:
 
 
 class TestCorrectedGap:
+    def test_deficits_far_above_the_marginal_do_not_overflow(self, array):
+        """In float32 the square of the deficit divided by q is above the largest number."""
+        single = lambda values: array(np.asarray(values), "float32")  # noqa: E731
+        kernel = GibbsKernel.of([single([[0.0, 1.0], [math.inf, 0.0]])], 0.01)
+        X, Y = np.asarray([[1e3, 1e3]]), np.asarray([[4e2, 1.6e3]])
+        for h, q in (([[0.0, -90.0]], [[2e3, 1e-37]]), ([[-90.0, 0.0]], [[1e-37, 2e3]])):
+            log_a = np.log(X) - np.asarray(h)
+            plan = Plan(kernel, *map(single, (log_a, h, X, q)))
+            gap = to_numpy(corrected_gap(plan, single(0.01 * np.asarray(h)), single(Y)))
+            assert gap.tolist() == [math.inf]
+
+    def test_plans_without_digits_have_an_infinite_gap(self, array):
+        """Exponents of 5e8 are known to 32 in float32, as those of a potential that diverges."""
+        single = lambda values: array(np.asarray(values), "float32")  # noqa: E731
+        kernel = GibbsKernel.of([single([[0.0, 1.0], [math.inf, 0.0]])], 0.01)
+        X = np.asarray([[0.3, 0.7]])
+        h, log_a = np.asarray([[5e8, 4e7]]), np.asarray([[-5e8, -4e7]])
+        for q in ([[1.0, 0.1]], [[0.3, 0.7]]):
+            plan = Plan(kernel, *map(single, (log_a, h, X, q)))
+            gap = to_numpy(corrected_gap(plan, single(0.01 * h), single(X)))
+            assert gap.tolist() == [math.inf]
+
     @pytest.mark.parametrize("distance", [1e-6, 1e-3, 1e-1])
     def test_interval_holds_the_loss(self, array, distance):
         X, Y = reachable()

@@ -20,6 +20,8 @@ from wtfarray._transport.potential import scaled_by_potential
 
 MAX_STEPS = 500
 """Largest number of conjugate gradient steps in `corrected_gap`."""
+MAX_CORRECTION = 1e6
+"""Largest deficit of a bin, in units of its marginal, that they correct."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,8 +115,8 @@ def corrected_gap(plan: Plan, g: Array, Y: Array) -> Array:
     """
     xp = array_namespace(Y)
     mass = per_sample(plan.x)
-    deficit = Y - plan.q
-    rounding = _plan_rounding(plan)
+    rounding, known = _plan_rounding(plan)
+    deficit = xp.where(spread(known, Y), Y - plan.q, 0.0)
     b = _conjugate_gradients(plan, deficit, rounding, mass * rounding)
     b, log_c = _means(plan, b)
     # No factor is negative if b >= 0 and c <= 1; scaling b down achieves the latter.
@@ -125,18 +127,23 @@ def corrected_gap(plan: Plan, g: Array, Y: Array) -> Array:
     centred_g = xp.where(Y > 0, g, 0.0)
     centred_g = centred_g - spread(inner(centred_g, Y) / xp.where(mass > 0, mass, 1.0), centred_g)
     gap = inner(b, Lb) * plan.kernel.eps + inner(xp.abs(centred_g), xp.abs(residual))
-    feasible = per_sample(xp.abs(residual)) <= 16.0 * mass * rounding
+    feasible = known & (per_sample(xp.abs(residual)) <= 16.0 * mass * rounding)
     return xp.where(feasible, xp.maximum(gap, 0.0), math.inf)
 
 
-def _plan_rounding(plan: Plan) -> Array:
-    """Relative rounding error of the entries of the plan, (N,): that of their exponents."""
+def _plan_rounding(plan: Plan) -> tuple[Array, Array]:
+    """
+    Relative rounding error of the entries of the plan, (N,): that of their exponents.
+
+    Also returns the samples, (N,) bool, whose entries have any digits at all.
+    """
     xp = array_namespace(plan.h)
     logs = (plan.h, plan.log_a)
     exponents = sum(largest(xp.where(log > -math.inf, log, 0.0)) for log in logs)
     # A bound for the exponents of a solution; if there is none, the iterates diverge.
     bound = 4.0 * plan.kernel.potential_range() / plan.kernel.eps
-    return (xp.minimum(exponents, bound) + 16.0) * float(xp.finfo(plan.h.dtype).eps)
+    unit = float(xp.finfo(plan.h.dtype).eps)
+    return (xp.minimum(exponents, bound) + 16.0) * unit, exponents * unit <= 1.0
 
 
 def _means(plan: Plan, b: Array) -> tuple[Array, Array]:
@@ -160,8 +167,10 @@ def _laplacian(plan: Plan, b: Array) -> Array:
 def _conjugate_gradients(plan: Plan, deficit: Array, rounding: Array, tolerance: Array) -> Array:
     """Solve ``L b = deficit`` in each sample, until the residual is below the tolerance, (N,)."""
     xp = array_namespace(deficit)
-    normal = plan.q >= float(xp.finfo(plan.q.dtype).smallest_normal)
-    inverse = xp.where(normal, 1.0 / xp.where(normal, plan.q, 1.0), 0.0)
+    usable = plan.q >= float(xp.finfo(plan.q.dtype).smallest_normal)
+    # Other bins are left as they are: squares would overflow, and the plan would not be feasible.
+    usable = usable & (xp.abs(deficit) <= MAX_CORRECTION * plan.q)
+    inverse = xp.where(usable, 1.0 / xp.where(usable, plan.q, 1.0), 0.0)
 
     def unfinished(b: Array, residual: Array) -> Array:
         # The iterates grow: if b is this large, no feasible plan of this form is near.
@@ -180,8 +189,9 @@ def _conjugate_gradients(plan: Plan, deficit: Array, rounding: Array, tolerance:
         b, residual = b + length * direction, residual - length * image
         previous, square = square, inner(residual, inverse * residual)
         ratio = xp.where(previous > 0, square / xp.where(previous > 0, previous, 1.0), 0.0)
+        active = active & unfinished(b, residual)
         direction = inverse * residual + spread(ratio, b) * direction
-        return b, residual, direction, square, active & unfinished(b, residual), n + 1
+        return b, residual, xp.where(spread(active, b), direction, 0.0), square, active, n + 1
 
     b, direction = xp.zeros_like(deficit), inverse * deficit
     start = (

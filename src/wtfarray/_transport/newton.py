@@ -16,6 +16,7 @@ from functools import cached_property
 
 from array_api_compat import device as device_of
 
+from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import weighted
@@ -29,6 +30,14 @@ from wtfarray._transport.newton_point import (
     NewtonPoint,
     log_ratio_at,
     newton_point,
+)
+from wtfarray._transport.newton_search import (
+    Progress,
+    line_search,
+    noise_of,
+    progressed,
+    replaced,
+    trial_point,
 )
 from wtfarray._transport.problem import Marginal, TransportProblem
 
@@ -51,54 +60,9 @@ class NewtonSettings:
     """Continuation is tried in at least one of this many solves, even if it never helps."""
     idle_trials: int = 3
     """Of the line search, if no sample made progress in the last step."""
-    idle_steps: int = 4
-    """A sample is settled after this number of steps without progress beyond rounding."""
 
 
 SETTINGS = NewtonSettings()
-
-
-@dataclass(frozen=True, eq=False)
-class _Progress:
-    """Which samples still make progress beyond rounding; all fields are (N,)."""
-
-    value: Array
-    """The largest value so far."""
-    size: Array
-    """The smallest L1 norm of the gradient so far."""
-    off: Array
-    """The smallest ``max |log(Y exp(-g/lam) / q)|`` so far."""
-    idle: Array
-    """Number of steps since the last progress."""
-
-    @property
-    def settled(self) -> Array:
-        """Samples, (N,) bool, that have reached the accuracy of their arithmetic."""
-        return self.idle >= SETTINGS.idle_steps
-
-    @classmethod
-    def begin(cls, point: NewtonPoint) -> _Progress:
-        """No progress yet."""
-        huge = point.size + math.inf
-        return cls(point.value, huge, huge, 0.0 * point.size)
-
-    def after(self, value: Array, noise: Array, size: Array, off: Array) -> _Progress:
-        """The progress after a step to ``value``, known up to ``noise``, from size and off."""
-        xp = array_namespace(size)
-        better = (value > self.value + noise) | (size < 0.9 * self.size) | (off < 0.9 * self.off)
-        idle = xp.where(better, 0.0 * self.idle, self.idle + 1.0)
-        highest, least, closest = (
-            xp.maximum(value, self.value),
-            xp.minimum(size, self.size),
-            xp.minimum(off, self.off),
-        )
-        return _Progress(highest, least, closest, idle)
-
-    def renewed(self, value: Array, samples: Array) -> _Progress:
-        """The progress of the given samples, (N,) bool, begins again, at ``value``."""
-        xp = array_namespace(value)
-        idle = xp.where(samples, 0.0 * self.idle, self.idle)
-        return _Progress(xp.maximum(value, self.value), self.size, self.off, idle)
 
 
 class Newton:
@@ -179,7 +143,7 @@ class Newton:
         start = self.g
         point = self._point(self._flat(start), Y, live)
         due = untried = self._continues and not settled and self._may_continue()
-        progress = _Progress.begin(point)
+        progress = Progress.begin(point)
         for n in itertools.count(1):
             if due:
                 point, progress, helped = self._continued(point, progress, Y, live, shape)
@@ -194,8 +158,8 @@ class Newton:
             if settled:
                 break
             yield iterate
-            point, progress = self._advanced(point, progress, log_ratio, Y, live)
-            settled = self.sums.all(bool(xp.all(progress.settled)))
+            point, progress, settled = self._advanced(point, progress, log_ratio, Y, live)
+            settled = self.sums.all(settled)
             # Samples that settle far from their solution get one more chance.
             due = untried and (settled or n % SETTINGS.continue_every == 0)
             untried, settled = untried and not settled, settled and not due
@@ -218,27 +182,19 @@ class Newton:
 
     def _iterate(self, point: NewtonPoint, log_ratio: Array, shape: tuple[int, ...]) -> Iterate:
         xp = array_namespace(point.g)
-        # Near the solution the quadratic model estimates the error; elsewhere concavity bounds it.
-        near = point.length <= self.problem.kernel.eps
-        error = xp.where(near, point.decrement, point.size * self._radius)
-        light_step = xp.where(point.light, log_ratio * self.problem.damping, 0.0)
-        error = error + xp.abs(xp.sum(point.gradient * light_step, axis=1))
-        unit = self.problem.damping
-        residual = log_ratio * unit
+        error, residual, shift, sums = _estimates(
+            log_ratio, point, self.problem, self._radius, self.sample_weights
+        )
         q, log_Kf, residual, gradient = (
             xp.reshape(array, shape) for array in (point.q, point.logs, residual, point.gradient)
         )
-        shift = 0.0 * point.value
-        marginal = Marginal(q, None, None, log_Kf)
-        errors = weighted(error, self.sample_weights)
-        sums = xp.stack([xp.sum(errors), xp.sum(point.size)])
         total, distance = to_host(sums).tolist()
         return Iterate(
             self.g,
-            marginal,
+            Marginal(q, None, None, log_Kf),
             shift,
             residual,
-            unit,
+            self.problem.damping,
             gradient,
             error,
             point.size,
@@ -248,52 +204,48 @@ class Newton:
         )
 
     def _advanced(
-        self, point: NewtonPoint, progress: _Progress, log_ratio: Array, Y: Array, live: Array
-    ) -> tuple[NewtonPoint, _Progress]:
-        """The point after one step of every sample that is not settled, with a line search."""
+        self, point: NewtonPoint, progress: Progress, log_ratio: Array, Y: Array, live: Array
+    ) -> tuple[NewtonPoint, Progress, bool]:
+        """
+        The point after one step of every sample that is not settled, with a line search.
+
+        Also returns whether all samples here are settled.
+        """
         xp = array_namespace(Y)
-        eps = self.problem.kernel.eps
-        tiny = float(xp.finfo(Y.dtype).eps)
-        noise = self._noise(point)
-        rounding = 125.0 * noise
-        t = xp.minimum(1.0, self._radius / xp.maximum(point.length, tiny * self._radius))
-        near = point.length <= eps
-        plain = log_ratio * self.problem.damping
+        search = line_search(log_ratio, point, self.problem, self._radius)
         best, searching = point, ~progress.settled
         last = SETTINGS.trials - 1
         trial = 0
         while True:
-            # A Sinkhorn step in any subset of the bins raises the value.
-            step = plain if trial == last else xp.where(point.light, plain, point.step * t[:, None])
-            new = self._point(point.g + step, Y, live)
-            gain = new.value - point.value
-            rises = (gain > 0) & (gain >= 1e-2 * t * point.decrement)
-            # If the gain is below rounding, rely on the quadratic model or the gradient.
-            rounded = gain >= -rounding
-            rises = rises | (rounded & (near | (new.size <= 0.9 * point.size)))
-            taken = searching if trial == last else searching & rises
-            if trial == 0 and bool(xp.all(taken)):
+            self.evaluations += 1
+            new, taken, counts = trial_point(
+                Y,
+                live,
+                point,
+                search,
+                searching,
+                self.problem,
+                self._constants,
+                batch=self._batch,
+                last=trial == last,
+            )
+            waiting, left = to_host(counts).tolist()
+            if trial == 0 and waiting == 0:
                 best = new
                 break
-            best = best.where(taken, new)
+            best = replaced(taken, best, new)
             searching = searching & ~taken
-            if not bool(xp.any(searching)):
+            if left == 0:
                 break
-            t, trial = t * 0.25, trial + 1
+            search, trial = search._replace(t=search.t * 0.25), trial + 1
             if trial == SETTINGS.idle_trials and not bool(xp.any(searching & (progress.idle < 1))):
                 trial = last
-        off = xp.max(xp.abs(log_ratio), axis=1)
-        return best, progress.after(best.value, noise, point.size, off)
-
-    def _noise(self, point: NewtonPoint) -> Array:
-        """The rounding error of a difference of two values, (N,)."""
-        xp = array_namespace(point.value)
-        magnitude = xp.abs(point.value) + self.problem.kernel.eps * self.problem.mass
-        return 4.0 * float(xp.finfo(point.value.dtype).eps) * magnitude
+        progress, unsettled = progressed(log_ratio, progress, best, point, search.noise)
+        return best, progress, not float(unsettled) > 0
 
     def _continued(
-        self, point: NewtonPoint, progress: _Progress, Y: Array, live: Array, shape: tuple[int, ...]
-    ) -> tuple[NewtonPoint, _Progress, bool]:
+        self, point: NewtonPoint, progress: Progress, Y: Array, live: Array, shape: tuple[int, ...]
+    ) -> tuple[NewtonPoint, Progress, bool]:
         """Continuation from a larger eps in the far samples; also returns whether it helped."""
         xp = array_namespace(Y)
         far = point.length > SETTINGS.far_step * self.problem.kernel.eps
@@ -317,7 +269,7 @@ class Newton:
             change = (found.g - g) * (1.0 / SETTINGS.level_ratio)
             g = found.g
         new = self._point(self._flat(g + change), Y, live)
-        better = far & (new.value - point.value > self._noise(point))
+        better = far & (new.value - point.value > noise_of(point, self.problem))
         progress = progress.renewed(xp.where(better, new.value, point.value), better)
         helped = self.sums.any(bool(xp.any(better)))
         self._failures = 0 if helped else self._failures + 1
@@ -340,3 +292,23 @@ class Newton:
         """Evaluate value, gradient and Newton step at g plus the optimal constant."""
         self.evaluations += 1
         return newton_point(g, Y, live, self.problem, self._constants, batch=self._batch)
+
+
+@compiled()
+def _estimates(
+    log_ratio: Array,
+    point: NewtonPoint,
+    problem: TransportProblem,
+    radius: float,
+    weights: Array | None,
+) -> tuple[Array, Array, Array, Array]:
+    """Estimated errors, (N,), the residual, shifts of 0, (N,), and total error and distance."""
+    xp = array_namespace(log_ratio)
+    # Near the solution the quadratic model estimates the error; elsewhere concavity bounds it.
+    near = point.length <= problem.kernel.eps
+    error = xp.where(near, point.decrement, point.size * radius)
+    residual = log_ratio * problem.damping
+    light_step = xp.where(point.light, residual, 0.0)
+    error = error + xp.abs(xp.sum(point.gradient * light_step, axis=1))
+    sums = xp.stack([xp.sum(weighted(error, weights)), xp.sum(point.size)])
+    return error, residual, 0.0 * point.value, sums
