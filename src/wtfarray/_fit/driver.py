@@ -36,7 +36,7 @@ from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.envelope import Progress, evaluate_until_solved
 from wtfarray._solvers.joint import Resumable, solve_jointly
 from wtfarray._solvers.objective import Evaluation, JointObjective
-from wtfarray._solvers.problem import FactorisationProblem
+from wtfarray._solvers.problem import CERTIFICATE_ITERATIONS, FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows, parts_of
 from wtfarray._transport.feasibility import refuse_other_mass, stranded
@@ -44,6 +44,8 @@ from wtfarray._transport.problem import TransportProblem
 
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
+WORN_OUT_ITERATIONS = 30
+"""Iterations for the certificate of a small fit that has taken all of its work."""
 USUAL_MASS = (0.1, 10.0)
 """
 Samples with a mass outside this range are probably not normalised.
@@ -345,7 +347,9 @@ def certify(
     problem.set_level(1.0)
     try:
         journal.of_all(problem.evaluations)
-        value = problem.certify(blocks, 0.5 * CERTIFIED_GAP)
+        # What has taken all of its work so far is not to take much longer.
+        most = WORN_OUT_ITERATIONS if reason is StopReason.WORK else CERTIFICATE_ITERATIONS
+        value = problem.certify(blocks, 0.5 * CERTIFIED_GAP, most)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
         value = problem.certify(blocks, math.inf, 1)
