@@ -21,10 +21,11 @@ from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import driver
+from wtfarray._fit.driver import WORN_OUT_ITERATIONS
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import specify
-from wtfarray._solvers.problem import FactorisationProblem
+from wtfarray._solvers.problem import CERTIFICATE_ITERATIONS, FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 
 
@@ -108,7 +109,7 @@ class TestEnds:
         certify = FactorisationProblem.certify
 
         def interrupted(problem, blocks, *rest):
-            if len(rest) == 1:
+            if rest[-1] > 1:  # the second time it is one iteration
                 raise KeyboardInterrupt
             return certify(problem, blocks, *rest)
 
@@ -116,6 +117,21 @@ class TestEnds:
         with unfinished("interrupted"):
             fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
         assert fit.stopped
+        assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
+
+    def test_certificate_of_a_fit_that_has_taken_all_of_its_work_is_short(self, monkeypatch):
+        certify, iterations = FactorisationProblem.certify, []
+
+        def counted(problem, blocks, share, most):
+            iterations.append(most)
+            return certify(problem, blocks, share, most)
+
+        monkeypatch.setattr(FactorisationProblem, "certify", counted)
+        wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
+        monkeypatch.setattr("wtfarray._solvers.objective.most_work", lambda _: 20.0)
+        with unfinished("very many evaluations"):
+            fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
+        assert iterations == [CERTIFICATE_ITERATIONS, WORN_OUT_ITERATIONS]
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
 

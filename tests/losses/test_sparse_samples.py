@@ -50,6 +50,19 @@ def test_certificate_encloses_the_loss(array, loss):
     np.testing.assert_allclose(fine.value, exact, rtol=1e-8)
 
 
+def test_models_of_empty_samples_are_summed_without_cancellation(array):
+    """With a large lam the rounding of the mass of the other samples would be seen."""
+    X = np.zeros((3, 8))
+    X[1, 0] = 1.0
+    atom = np.random.default_rng(0).dirichlet(np.full(8, 0.1))
+    Y = np.outer([1.39e-10, 1.0001, 1.39e-10], 0.9 * np.eye(8)[0] + 0.1 * atom)
+    loss = wtf.Wasserstein(wtf.grid_cost(8), eps=4e-4, lam=2e3)
+    term = SparseSamplesTerm(loss.bind(array(X)), X.shape)
+    found = term.certify(array(Y), 1e-12, 500)
+    expected = float(wtf.wasserstein(X, Y, loss, tol=1e-12, max_iter=5000).value)
+    assert found.value == pytest.approx(expected, rel=0, abs=5e-15)
+
+
 def test_smoothing_can_be_changed_and_restored(array, loss):
     X, Y = sparse_stack()
     term = SparseSamplesTerm(loss.bind(array(X)), X.shape)
