@@ -288,6 +288,20 @@ def test_decreases_that_float32_does_not_see(seed):
     assert single.objective > 1.5 * double.objective > 0
 
 
+@numpy_only
+def test_what_restarts_look_for_is_not_seen_in_float32():
+    """The objective falls on, by less in a step than the rounding of lam times the mass."""
+    X = np.random.default_rng(0).dirichlet(np.full(12, 0.7), (1, 7)).astype("float32")
+    loss = wtf.Wasserstein(wtf.grid_cost(12), eps=0.26, lam=4500.0)
+    options = {"rho": 2.6e-3, "constraints": ("all", None), "tol": 6e-5, "rng": 276}
+    with unfinished("rounding errors.*use float64"):
+        fit = wtf.nmf(X, 4, loss, max_iter=300, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lower = wtf.nmf(X, 4, loss, max_iter=300, init=fit, **(options | {"tol": 1e-9}))
+    assert lower.objective < fit.objective - 1e-3 * abs(fit.objective)
+
+
 def test_fixed_factors_to_which_some_mass_cannot_go_are_refused(array):
     """The second bin of the last mode is forbidden to mass of the first, where no model has any."""
     X = np.random.default_rng(0).uniform(0.1, 1.0, (3, 4, 2))

@@ -15,6 +15,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import per_sample, spread, stack
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import or_float64
+from wtfarray._dispatch import tries_to_escape
 from wtfarray._fit.checkpoint import EVERY
 from wtfarray._fit.coarse_to_fine import first_start
 from wtfarray._fit.journal import Journal, Record
@@ -31,6 +32,7 @@ from wtfarray._losses.transport_term import TransportTerm
 from wtfarray._losses.wasserstein import NOT_A_BOUND, Wasserstein
 from wtfarray._models.coupled import CoupledModel
 from wtfarray._optimize.curvature import CurvaturePairs
+from wtfarray._solvers import escape
 from wtfarray._solvers.block_descent import Sweep
 from wtfarray._solvers.blockwise import solve_blockwise
 from wtfarray._solvers.envelope import Progress, evaluate_until_solved
@@ -358,7 +360,7 @@ def certify(
     if below > max(CERTIFIED_GAP, options.tol) * scale and reason.is_optimal:
         # The steps were accepted on values less accurate than the decreases that count.
         reason = StopReason.UNSOLVED
-    if reason.is_optimal and _rounding(spec, problem) > CERTIFIED_GAP * scale:
+    if reason.is_optimal and _rounding(spec, problem) > _visible_decrease(problem) * scale:
         reason = StopReason.ROUNDING
     certified = value.gap <= CERTIFIED_GAP * scale
     converged = reason.is_optimal and certified
@@ -403,6 +405,12 @@ def _rounding(spec: Specification, problem: FactorisationProblem) -> float:
     ]
     info = array_namespace(spec.like).finfo(spec.like.dtype)
     return max(finite, default=0.0) * problem.scale * float(info.eps)
+
+
+def _visible_decrease(problem: FactorisationProblem) -> float:
+    """The relative decrease that rounding must not hide: what restarts look for, if there are."""
+    restarts = tries_to_escape(problem.entries, len(problem.free))
+    return escape.SETTINGS.worthwhile if restarts else CERTIFIED_GAP
 
 
 def _advice_on_mass(spec: Specification) -> str:
