@@ -167,6 +167,22 @@ def test_scales_are_unknown_if_squares_underflow(xp, array):
 
 
 @numpy_only
+@pytest.mark.parametrize(
+    ("steps", "changes"),
+    [([1.0, 2.0, 3.0], [1e-20, 1.0, 2.0]), ([6e11, 6e11, 0.0], [1e-12, 2e-12, 0.0])],
+)
+def test_ratios_of_squares_do_not_overflow(steps, changes):
+    """In float32: the ratio of the squares of steps and changes would be above 1e38."""
+    zero = np.zeros(3, "float32")
+    old = Point(zero, zero, 0.0, 0.0, 0.0, 0.0)
+    pairs = ScaledCurvaturePairs(old, 2, 1e-7, np)
+    new = point(np.asarray, np.asarray(steps), np.asarray(changes), "float32")
+    pairs.update(old, new)
+    assert np.isfinite(pairs.direction(new)[0]).all()
+    assert np.isfinite(pairs.export()["diagonal"]).all()
+
+
+@numpy_only
 def test_variables_that_moved_by_rounding_only_do_not_move_the_diagonal():
     """Noise in one variable, of both signs and sizes: all diagonals are those without it."""
     rng = np.random.default_rng(3)
