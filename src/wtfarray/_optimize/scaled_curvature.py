@@ -231,20 +231,17 @@ def _squares(rows: Array, chosen: Array) -> Array:
 
 
 def _moved(squares: Array) -> Array:
-    """Entries, (n,) bool, that the pairs move, by more than what underflows."""
-    xp = array_namespace(squares)
-    info = xp.finfo(squares.dtype)
-    return xp.min(squares, axis=0) > float(info.smallest_normal) / float(info.eps)
+    """Entries, (n,) bool, that the pairs move."""
+    return array_namespace(squares).min(squares, axis=0) > 0
 
 
 def _roots(squares: Array, common: Array) -> Array:
     """The root of the ratio of steps and differences; of ``common``, (2,), where none moved."""
     xp = array_namespace(squares)
     known = xp.where(_moved(squares)[None, :], squares, common[:, None])
-    if known.dtype == xp.float32:  # in which the ratio of the squares may overflow
-        known = xp.sqrt(known)
-        return known[0, :] / known[1, :]
-    return xp.sqrt(known[0, :] / known[1, :])
+    steps, changes = known[0, :], known[1, :]
+    # In float32 a larger ratio might overflow, and with it the products that follow.
+    return xp.sqrt(steps / xp.maximum(changes, steps * 1e-30))
 
 
 def _common(steps: float, changes: float) -> float:
