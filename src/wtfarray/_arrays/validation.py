@@ -312,7 +312,7 @@ def follow(name: str, array: Array, xp: Namespace, dtype: DType, device: Device)
         # A copy, because torch warns about memory that is not writable.
         return xp.asarray(np.array(array, dtype=np.float64), dtype=dtype, device=device)
     space = array_namespace(array)
-    if space is not xp:
+    if space.__name__ != xp.__name__:
         msg = (
             f"{name} is an array of {space.__name__} and the data are of {xp.__name__}: expected "
             f"NumPy or the library of the data"
