@@ -21,7 +21,7 @@ from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import driver
-from wtfarray._fit.driver import WORN_OUT_ITERATIONS
+from wtfarray._fit.driver import EXHAUSTED_ITERATIONS
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import specify
@@ -131,7 +131,7 @@ class TestEnds:
         monkeypatch.setattr("wtfarray._solvers.objective.most_work", lambda _: 20.0)
         with unfinished("very many evaluations"):
             fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
-        assert iterations == [CERTIFICATE_ITERATIONS, WORN_OUT_ITERATIONS]
+        assert iterations == [CERTIFICATE_ITERATIONS, EXHAUSTED_ITERATIONS]
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
 

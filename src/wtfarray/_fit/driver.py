@@ -46,8 +46,8 @@ from wtfarray._transport.problem import TransportProblem
 
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
-WORN_OUT_ITERATIONS = 30
-"""Iterations for the certificate of a small fit that has taken all of its work."""
+EXHAUSTED_ITERATIONS = 30
+"""Iterations for the certificate of a small fit that has used up its work."""
 USUAL_MASS = (0.1, 10.0)
 """
 Samples with a mass outside this range are probably not normalised.
@@ -349,8 +349,8 @@ def certify(
     problem.set_level(1.0)
     try:
         journal.of_all(problem.evaluations)
-        # What has taken all of its work so far is not to take much longer.
-        most = WORN_OUT_ITERATIONS if reason is StopReason.WORK else CERTIFICATE_ITERATIONS
+        # A small fit that has used up its work did not converge: no long certificate.
+        most = EXHAUSTED_ITERATIONS if reason is StopReason.WORK else CERTIFICATE_ITERATIONS
         value = problem.certify(blocks, 0.5 * CERTIFIED_GAP, most)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED

@@ -168,7 +168,7 @@ def _conjugate_gradients(plan: Plan, deficit: Array, rounding: Array, tolerance:
     """Solve ``L b = deficit`` in each sample, until the residual is below the tolerance, (N,)."""
     xp = array_namespace(deficit)
     usable = plan.q >= float(xp.finfo(plan.q.dtype).smallest_normal)
-    # Other bins are left as they are: squares would overflow, and the plan would not be feasible.
+    # A bin with a far larger deficit, whose square may overflow, is left as it is: a residual.
     usable = usable & (xp.abs(deficit) <= MAX_CORRECTION * plan.q)
     inverse = xp.where(usable, 1.0 / xp.where(usable, plan.q, 1.0), 0.0)
 
