@@ -48,6 +48,8 @@ class Backend:
     few_shapes: bool = False
     patience: float = 1.0
     """Multiplies the time after which a problem is given up."""
+    flushes: bool = False
+    """Whether numbers below the smallest normal one are taken for 0."""
     forget: Callable[[], object] = lambda: None
     """Forget what was compiled: thousands of functions would take more memory maps than allowed."""
 
@@ -78,8 +80,8 @@ def backend(name: str) -> Backend:
         import jax
 
         jax.config.update("jax_enable_x64", True)  # noqa: FBT003
-        options = {"few_shapes": True, "patience": 20.0, "forget": _forget_if_many}
-        return Backend(name, jax.numpy.asarray, **options)
+        options = {"few_shapes": True, "patience": 20.0, "flushes": True}
+        return Backend(name, jax.numpy.asarray, forget=_forget_if_many, **options)
     if name == "strict":
         import array_api_strict
 

@@ -249,6 +249,13 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"costs\[0\] has shape \(4, 4\): expected \(3, 3\)"):
             jax.jit(lambda Y: wasserstein_loss(Y, Y, LOSSES[1.0]))(Y[:, :3])
 
+    def test_models_that_jax_takes_for_zero_are_refused(self):
+        X, Y = samples(1.0, "float32")
+        Y = np.array(Y)
+        Y[0, 1] = 1e-39
+        with pytest.raises(ValueError, match=r"Y is 1.*e-39 at index \(0, 1\).*JAX takes smaller"):
+            wasserstein_loss(X, jnp.asarray(Y), LOSSES[1.0])
+
     def test_other_losses_are_refused(self):
         with pytest.raises(TypeError, match="loss is a Frobenius: expected Wasserstein"):
             wasserstein_loss(*samples(1.0), wtf.Frobenius())

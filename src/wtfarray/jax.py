@@ -26,6 +26,7 @@ from wtfarray._arrays.validation import (
     instance_of,
     one_of,
     positive_integer,
+    refuse_taken_for_zero,
     same_dtype,
 )
 from wtfarray._dispatch import checks_flow, smoothing_levels
@@ -292,6 +293,7 @@ def _solution(
             on_host, settings.eps, settings.lam, settings.modes, source_lam=settings.source_lam
         )
         problem, _ = loss.bind_pair(x, y)
+        refuse_taken_for_zero("Y", Y)
         if potential is not None:
             loss.bind_potential(problem, x, np.asarray(potential))
     return _compiled(X, Y, potential, costs, settings)

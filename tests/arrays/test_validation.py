@@ -3,10 +3,16 @@
 import array_api_compat
 import numpy as np
 import pytest
-from array_api_compat import is_array_api_strict_namespace, is_numpy_namespace, is_torch_namespace
-from helpers import assert_close
+from array_api_compat import (
+    is_array_api_strict_namespace,
+    is_jax_namespace,
+    is_numpy_namespace,
+    is_torch_namespace,
+)
+from helpers import assert_close, to_numpy
 
 from wtfarray._arrays.validation import (
+    as_computed,
     as_data,
     as_floating,
     as_nonnegative,
@@ -20,6 +26,7 @@ from wtfarray._arrays.validation import (
     or_float64,
     positive_integer,
     positive_number,
+    refuse_taken_for_zero,
     refuse_where,
     same_dtype,
     sequence_of_arrays,
@@ -257,3 +264,30 @@ class TestWords:
         for bad in ("1", int):
             with pytest.raises(TypeError, match=r"x is a .*: expected a number"):
                 instance_of("x", bad, int, "a number")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+class TestTakenForZero:
+    """Numbers below the smallest normal one, which JAX takes for 0 and other libraries do not."""
+
+    def numbers(self, dtype):
+        least = float(np.finfo(dtype).smallest_normal)
+        return np.asarray([0.0, 0.25 * least, least, 1.0], dtype=dtype)
+
+    def test_they_are_refused_on_jax_only(self, xp, array, dtype):
+        Y = array(self.numbers(dtype), dtype=dtype)
+        refuse_taken_for_zero("Y", Y[2:])
+        refuse_taken_for_zero("Y", Y[:1])
+        if is_jax_namespace(xp):
+            match = r"Y is .*e-\d+ at index \(1,\): expected 0 or at least .*; JAX takes smaller"
+            with pytest.raises(ValueError, match=match):
+                refuse_taken_for_zero("Y", Y)
+        else:
+            refuse_taken_for_zero("Y", Y)
+            assert bool(xp.all(Y[1:] > 0))
+
+    def test_they_are_zero_as_computed(self, xp, array, dtype):
+        numbers = self.numbers(dtype)
+        found = to_numpy(as_computed(array(numbers, dtype=dtype)))
+        expected = numbers * [1, 0, 1, 1] if is_jax_namespace(xp) else numbers
+        assert np.array_equal(found, expected)

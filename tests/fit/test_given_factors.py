@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import tensorly as tl
-from fitting import LOSSES, RANKS, SHAPE, data, run, start, transport
+from array_api_compat import is_jax_namespace
+from fitting import LOSSES, RANKS, SHAPE, data, fit_few, run, start, transport
 from helpers import assert_close, numpy_only, to_numpy, without_escape
 from tensorly.decomposition import non_negative_parafac, non_negative_tucker, parafac
 
@@ -187,3 +188,12 @@ class TestRefused:
         _, factors = start("tucker")
         with pytest.raises(ValueError, match=r"init.* has shape \(3, 2, 2\)"):
             wtf.tucker(data(), (2, 2, 2), LOSSES["KL"], init=(np.ones((3, 2, 2)), factors))
+
+
+def test_fixed_factors_are_returned_as_they_are_used(xp, array):
+    A, B = np.random.default_rng(0).dirichlet(np.ones(2), (2, 6))
+    B[0, 0] = 1e-310
+    X = array(np.random.default_rng(1).dirichlet(np.ones(6), 6))
+    fit = fit_few("nmf", X, 2, LOSS, init=(array(A), array(B)), fixed=[1])
+    found = to_numpy(fit.factors[1])
+    assert found[0, 0] == (0.0 if is_jax_namespace(xp) else 1e-310)

@@ -567,3 +567,21 @@ class TestSmallSmoothing:
         result = wtf.wasserstein(array(X), array(Y), loss, tol=1e-8)
         assert result.converged
         assert result.gap <= 1e-8 * abs(float(result.value))
+
+
+def test_subnormal_model_is_accurate_or_refused(xp, array):
+    X = np.asarray([[1.0, 0.0, 0.5, 0.0, 0.0, 0.0]] * 3)
+    Y = np.asarray([[1e-39, 0.0, 0.3, 0.0, 0.0, 1e-3]] * 3, dtype="float32")
+    loss = wtf.Wasserstein(wtf.grid_cost(6), eps=0.05, lam=0.005)
+    arrays = (array(A, dtype="float32") for A in (X, Y))
+    if is_jax_namespace(xp):
+        with pytest.raises(ValueError, match=r"Y is 1.*e-39 at index \(0, 0\).*JAX takes smaller"):
+            wtf.wasserstein(*arrays, loss)
+        return
+    found = wtf.wasserstein(*arrays, loss)
+    assert found.converged
+    Y = Y.astype("float64")
+    exact = wtf.wasserstein(X, Y, loss)
+    assert float(found.value) == pytest.approx(float(exact.value), rel=1e-4)
+    without = wtf.wasserstein(X, np.where(Y < 1e-38, 0.0, Y), loss)
+    assert float(without.value) > 1.01 * float(exact.value)

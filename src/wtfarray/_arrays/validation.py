@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 import numpy as np
 from array_api_compat import device as device_of
-from array_api_compat import is_numpy_array, is_torch_array
+from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
 
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.namespace import array_namespace
@@ -137,6 +137,37 @@ def as_nonnegative(name: str, array: Array, xp: Namespace) -> Array:
 def _all_usable(array: Array) -> Array:
     """Whether all numbers are finite and not negative, ()."""
     return array_namespace(array).all((array >= 0) & (array < math.inf))
+
+
+def refuse_taken_for_zero(name: str, array: Array) -> None:
+    """
+    Refuse positive numbers that JAX takes for 0: those below the smallest normal one.
+
+    Among data they are as good as 0. A model is not: where it is 0 no mass can arrive, and where it
+    is positive, however small, some can.
+    """
+    if is_jax_array(array):
+        least = float(array_namespace(array).finfo(array.dtype).smallest_normal)
+        expected = f"0 or at least {least:.3g}{or_float64(array)}; JAX takes smaller numbers for 0"
+        refuse_where(_are_subnormal(array), name, array, expected)
+
+
+def as_computed(array: Array) -> Array:
+    """Non-negative numbers, 0 where JAX takes them for 0: what a fit returns is what it used."""
+    if not is_jax_array(array):
+        return array
+    return array_namespace(array).where(_are_subnormal(array), 0.0, array)
+
+
+@compiled()
+def _are_subnormal(array: Array) -> Array:
+    """Whether non-negative numbers are subnormal, of the shape of the array, on JAX."""
+    xp = array_namespace(array)
+    # By their bits as integers: JAX compares the numbers themselves as 0.
+    integers = xp.int64 if array.dtype == xp.float64 else xp.int32
+    least = np.asarray(xp.finfo(array.dtype).smallest_normal, dtype=array.dtype)
+    bits = array.view(integers)
+    return (bits > 0) & (bits < int(least.view(f"int{8 * least.itemsize}")))
 
 
 def negative_advice(name: str, array: Array) -> str:

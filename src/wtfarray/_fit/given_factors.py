@@ -11,6 +11,7 @@ from array_api_compat import device as device_of
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
+    as_computed,
     as_nonnegative,
     as_shard,
     check_shape,
@@ -102,4 +103,4 @@ def _block(spec: Specification, name: str, array: Array, shape: tuple[int, ...])
     common_namespace(**{name: array})
     array = follow(name, array, xp, spec.like.dtype, device_of(spec.like))
     check_shape(name, array, shape)
-    return (as_shard if spec.shards.shared else as_nonnegative)(name, array, xp)
+    return as_computed((as_shard if spec.shards.shared else as_nonnegative)(name, array, xp))

@@ -24,6 +24,7 @@ from wtfarray._arrays.validation import (
     common_namespace,
     one_of,
     positive_number,
+    refuse_taken_for_zero,
     refuse_where,
     same_dtype,
 )
@@ -311,7 +312,9 @@ class Wasserstein:
         problem = self.bind(X, mask)
         shape = tuple(X.shape)
         check_shape("Y", Y, shape)
-        Y = stack(problem, same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data))
+        Y = same_dtype("Y", as_nonnegative("Y", Y, xp), "X", problem.data)
+        refuse_taken_for_zero("Y", Y)
+        Y = stack(problem, Y)
         return problem, feasible_target(problem, Y, shape)
 
     def bind_potential(self, problem: TransportProblem, X: Array, potential: Array) -> Array:
