@@ -310,7 +310,7 @@ def _search(
         elif trial < 3 or not finite:
             t *= 0.3  # the inner problems did not converge: the step was too long
             continue
-        if trial in (1, 4):
+        if trial in (1, 4) and base.error > 10.0 * rounding:
             # The base value may be inaccurate: evaluate it again before it rejects more steps.
             tightness *= 0.3
             objective.restore(states)
