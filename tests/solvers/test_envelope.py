@@ -2,6 +2,8 @@
 
 import math
 import warnings
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -209,6 +211,29 @@ class TestMinimise:
         assert found.reason is StopReason.UNSOLVED
         assert found.accepted == 0
         assert (to_numpy(found.x) == to_numpy(x)).all()
+
+    @numpy_only
+    @pytest.mark.parametrize("evaluation", [6, 10])
+    def test_value_that_was_too_low_does_not_end_the_solve(self, evaluation):
+        class TooLowOnce(JointObjective):
+            """One value is too low, with an estimated error of 0."""
+
+            def evaluate(self, *arguments):
+                found = super().evaluate(*arguments)
+                if self.evaluations == evaluation:
+                    value = found.point.value - 0.01 * abs(found.point.value)
+                    found = replace(found, point=replace(found.point, value=value))
+                return found
+
+        single = partial(np.asarray, dtype="float32")
+        problem, blocks = matrix_problem(single, wtf.Frobenius())
+        expected = solve(*fresh(single, wtf.Frobenius()))
+        objective = TooLowOnce(problem, blocks)
+        found = solve(objective, objective.pack(blocks))
+        assert objective.evaluations > evaluation
+        assert found.reason is StopReason.TOLERANCE
+        values = (m.progress.current.point.value for m in (found, expected))
+        assert next(values) == pytest.approx(next(values), rel=1e-4)
 
     @numpy_only
     def test_unsolved_base_value_is_never_compared_with(self):

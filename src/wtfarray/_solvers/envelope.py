@@ -310,7 +310,12 @@ def _search(
         elif trial < 3 or not finite:
             t *= 0.3  # the inner problems did not converge: the step was too long
             continue
-        if trial in (1, 4) and base.error > 10.0 * rounding:
+        doubtful = base.error > 10.0 * rounding
+        if direction.dtype == xp.float32:
+            # Rounding makes errors larger than estimated. Convex functions rise by at most t times
+            # their slope at the new point.
+            doubtful = doubtful or rise > t * max(new.point.slope, 0.0) + rounding
+        if trial in (1, 4) and doubtful:
             # The base value may be inaccurate: evaluate it again before it rejects more steps.
             tightness *= 0.3
             objective.restore(states)
