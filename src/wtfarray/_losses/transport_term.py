@@ -11,6 +11,7 @@ from operator import add
 import numpy as np
 from array_api_compat import is_numpy_array
 
+from wtfarray._arrays.allocation import keep_freed_memory
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.host import to_host, to_host_together
 from wtfarray._arrays.namespace import array_namespace
@@ -45,6 +46,7 @@ class TransportTerm:
         self.shape = shape
         self.weights = weights
         self._shards = shards
+        keep_freed_memory()
         xp = array_namespace(problem.data)
         self.state = xp.zeros_like(problem.data)
         here, *bins = problem.data.shape
