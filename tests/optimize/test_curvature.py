@@ -1,8 +1,10 @@
 """The curvature pairs of L-BFGS against the inverse Hessian that they define."""
 
+import itertools
+
 import numpy as np
 import pytest
-from curvature_pairs import EPS, bfgs_inverse, iterates, point, updated
+from curvature_pairs import EPS, N, bfgs_inverse, iterates, point, updated
 from helpers import assert_close, numpy_only, to_numpy
 
 from wtfarray._optimize.curvature import CurvaturePairs
@@ -45,6 +47,26 @@ class TestDirection:
         direction, _ = updated(xp, points, 5).direction(points[-1])
         inverse = bfgs_inverse(np.diff(xs, axis=0), np.diff(gradients, axis=0), 5)
         assert_close(direction, array(-inverse @ gradients[-1], "float32"), rtol=1e-3, atol=1e-3)
+
+
+    @pytest.mark.parametrize("kind", [CurvaturePairs, ScaledCurvaturePairs])
+    def test_pairs_whose_direction_would_overflow_are_forgotten(self, xp, array, kind):
+        """Each step has next to no curvature, and the change of the next one lies along it."""
+        steps = np.eye(N)
+        changes = 1e-4 * steps + np.eye(N, k=-1)
+        xs, gradients = (np.cumsum(rows, axis=0) for rows in (steps, changes))
+        points = [
+            point(array, x, gradient, "float32") for x, gradient in zip(xs, gradients, strict=True)
+        ]
+        pairs = kind(points[0], N, 2.0**-23, xp)
+        for old, new in itertools.pairwise(points):
+            pairs.update(old, new)
+        assert not pairs.empty
+        last = points[-1]
+        direction, slope = pairs.direction(last)
+        assert pairs.empty
+        assert slope < 0
+        np.testing.assert_array_less(to_numpy(direction) * gradients[-1], 1e-12)
 
 
 class TestUpdate:

@@ -187,10 +187,11 @@ class CurvaturePairs:
         slope : float
             The inner product of gradient and direction.
         """
-        if self.empty:
+        found = self._usable_weights()
+        if found is None:
             return -self._scale * point.gradient, -self._scale * point.square
         xp = self._xp
-        weights, weight = self._two_loops()
+        weights, weight = found
         slope = float(weights @ self._gradient_products) + weight * point.square
         on_device = xp.asarray(weights.tolist(), dtype=point.x.dtype, device=device(point.x))
         parts = [xp.matmul(on_device, part) for part in self._rows]
@@ -228,6 +229,23 @@ class CurvaturePairs:
     def _remove_newest(self, _: Point) -> None:
         """Remove the newest pair, whose curvature is not positive."""
         self._free.append(self._used.pop())
+
+    def _usable_weights(self) -> tuple[NDArray[np.float64], float] | None:
+        """
+        The weights of `_two_loops`; None without pairs.
+
+        All pairs are removed if products with the weights might overflow in the dtype of the
+        vectors: their curvatures are rounding.
+        """
+        if self.empty:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights, weight = self._two_loops()
+        largest = math.sqrt(float(self._xp.finfo(self._rows[0].dtype).max))
+        if not max(float(np.max(np.abs(weights))), abs(weight)) < largest:  # nor if it is NaN
+            self.clear()
+            return None
+        return weights, weight
 
     def _two_loops(self) -> tuple[NDArray[np.float64], float]:
         """Nocedal's two-loop recursion for the weights of the rows and of the gradient."""

@@ -136,10 +136,11 @@ class ScaledCurvaturePairs(CurvaturePairs):
         """Multiply the gradient by minus the inverse Hessian, as `CurvaturePairs.direction`."""
         self._withdraw()
         xp = self._xp
-        if self.empty:
+        found = self._usable_weights()
+        if found is None:
             scaled = self._diagonal * point.gradient
             return -self._scale * scaled, -self._scale * self._gradient_square
-        weights, weight = self._two_loops()
+        weights, weight = found
         slope = float(weights @ self._gradient_products) + weight * self._gradient_square
         # Only steps and gradient differences are stored: the latter, and the gradient, times d.
         split = np.zeros((2, weights.shape[0]))
