@@ -11,10 +11,10 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 from wtfarray._models.tensor import (
     apply_to_mode,
+    apply_to_modes,
     contract_but,
     cp_product,
     khatri_rao,
-    mode_products,
     mttkrp,
     mttkrps,
 )
@@ -73,7 +73,7 @@ def cp_weights_block(factors: Sequence[Array], scale: float = 1.0) -> Block:
 def tucker_block(core: Array, factors: Sequence[Array], mode: int) -> Block:
     """Factor ``mode`` of a Tucker model; the other factors are multiplied into the core once."""
     others = [k for k in range(len(factors)) if k != mode]
-    rest = mode_products(core, [factors[k] for k in others], others) if others else core
+    rest = apply_to_modes(core, [factors[k] for k in others], others) if others else core
 
     def forward(factor: Array) -> Array:
         return apply_to_mode(rest, factor, mode)
@@ -95,11 +95,11 @@ def core_block(factors: Sequence[Array], order: Sequence[int], scale: float = 1.
     inverse = tuple(sorted(modes, key=lambda k: order[k]))
 
     def forward(core: Array) -> Array:
-        tensor = mode_products(xp.permute_dims(core, tuple(order)), factors, modes)
+        tensor = apply_to_modes(xp.permute_dims(core, tuple(order)), factors, modes)
         return tensor if _is_one(scale) else tensor * scale
 
     def adjoint(dual: Array) -> Array:
-        omega = mode_products(dual, [factor.mT for factor in factors], modes)
+        omega = apply_to_modes(dual, [factor.mT for factor in factors], modes)
         omega = xp.permute_dims(omega, inverse)
         return omega if _is_one(scale) else omega * scale
 
@@ -180,7 +180,7 @@ class TuckerModel:
 
     def tensor(self, blocks: Sequence[Array]) -> Array:
         """The model tensor."""
-        return mode_products(self.core(blocks), blocks[: self.modes], range(self.modes))
+        return apply_to_modes(self.core(blocks), blocks[: self.modes], range(self.modes))
 
     def adjoints(self, dual: Array, blocks: Sequence[Array]) -> list[Array]:
         """Xi_k for every factor, and Omega for the core."""
@@ -279,5 +279,5 @@ def atoms_of(factors: Sequence[Array], core: Array | None, weights: Array | None
         atoms = khatri_rao(others) if others else xp.ones_like(factors[0][:1, :])
         return atoms if weights is None else atoms * weights
     if others:
-        core = mode_products(core, others, range(1, core.ndim))
+        core = apply_to_modes(core, others, range(1, core.ndim))
     return xp.reshape(core, (core.shape[0], -1)).mT

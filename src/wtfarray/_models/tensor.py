@@ -163,10 +163,22 @@ def mode_products(tensor: Array, matrices: Sequence[Array], modes: Sequence[int]
             f"all different"
         )
         raise ValueError(msg)
-    growth = [matrix.shape[0] / max(1, matrix.shape[1]) for matrix in matrices]
-    for k in sorted(range(len(matrices)), key=lambda k: growth[k]):
+    for k in _by_growth(matrices):
         tensor = mode_product(tensor, matrices[k], places[k])
     return tensor
+
+
+def apply_to_modes(tensor: Array, matrices: Sequence[Array], modes: Sequence[int]) -> Array:
+    """`mode_products` without checks."""
+    for k in _by_growth(matrices):
+        tensor = apply_to_mode(tensor, matrices[k], modes[k])
+    return tensor
+
+
+def _by_growth(matrices: Sequence[Array]) -> list[int]:
+    """The order of the matrices in which modes that shrink most come first."""
+    growth = [matrix.shape[0] / max(1, matrix.shape[1]) for matrix in matrices]
+    return sorted(range(len(matrices)), key=lambda k: growth[k])
 
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
