@@ -562,6 +562,20 @@ class TestBalanced:
         found = (dual := self.ask(array, 0, None, mass=2.0)).certificate(dual.start())
         np.testing.assert_allclose(to_numpy(found.factor).sum(axis=1), 2.0, rtol=1e-12)
 
+    @pytest.mark.parametrize(
+        ("dtype", "far"),
+        [("float32", 96.0), ("float32", 200.0), ("float64", 740.0), ("float64", 2000.0)],
+    )
+    def test_coefficients_that_underflow_have_an_infinite_gap(self, array, dtype, far):
+        """They are 0 or subnormal in the first sample, and cannot be scaled to its mass."""
+        X, atoms = (array(np.full(shape, 1.0 / 3.0), dtype) for shape in ((2, 3), (3, 2)))
+        loss = wtf.Wasserstein(wtf.grid_cost(3), 0.1)
+        dual = wtf.cp_dual(X, [array(np.ones((2, 2)), dtype), atoms], 0, loss, rho=1.0)
+        found = dual.certificate(array([[far] * 3, [0.0] * 3], dtype))
+        assert found.gap == found.upper == math.inf
+        assert math.isfinite(found.lower)
+        np.testing.assert_allclose(to_numpy(found.factor), [[0.0, 0.0], [0.5, 0.5]], rtol=1e-5)
+
     def test_weights_carry_the_mass_when_all_modes_are_transported(self, array):
         """With every mode transported and normalised factors the weights carry all the mass."""
         factors = [array(np.full((3, 2), 1.0 / 3.0)), array(np.full((4, 2), 0.25))]

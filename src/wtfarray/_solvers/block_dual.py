@@ -157,10 +157,13 @@ class BlockDual:
         values, marginal = self.bound.safe_conjugate(g)
         entropy, factor, _ = self._entropy_part(g, exact=True)
         model = self.model(factor)
-        extra = 0.0
+        extra, empty = 0.0, None
         if self.bound.conserves_mass and self.constraint is None:
             mass, found = per_sample(self.bound.data), per_sample(model)
-            scale = xp.where(found > 0, mass / xp.where(found > 0, found, 1.0), 0.0)
+            # A model too small to be scaled up counts as empty: then there is no feasible plan.
+            usable = found > mass * (4.0 / float(xp.finfo(g.dtype).max))
+            scale = xp.where(usable, mass / xp.where(usable, found, 1.0), 0.0)
+            empty = (mass > 0) & ~usable
             feasible = factor * (scale[:, None] if self.scales_samples else scale)
             extra = self.rho * float(self.sums.array(xp.sum(kl_divergence(feasible, factor, xp))))
             factor, model = feasible, self.model(feasible)
@@ -170,6 +173,8 @@ class BlockDual:
         gaps = self.bound.gap(g, marginal, model)
         if isinstance(self.bound, TransportProblem):
             gaps = certified_gaps(self.bound, model, gaps)
+        if empty is not None:
+            gaps = xp.where(empty, math.inf, gaps)
         gap = float(self.sums.array(xp.sum(weighted(gaps, self.weights)))) + extra
         return Certificate(factor, lower, lower + gap, gap)
 
