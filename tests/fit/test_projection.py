@@ -16,7 +16,8 @@ from saved_fits import in_library
 
 import wtfarray as wtf
 from wtfarray._fit import driver, projection
-from wtfarray._fit.projection import SIMILAR_MASS, _groups_of_similar_mass, mass_advice
+from wtfarray._fit.projection import mass_advice
+from wtfarray._fit.sample_groups import groups_of_similar_mass
 
 pytestmark = without_escape
 
@@ -349,11 +350,25 @@ class TestProjection:
             )
             np.testing.assert_allclose(found.dual[i], alone.dual[0], atol=2e-2)
         assert len(found.history) == 1  # there is no common history of the groups
-        groups = [fit.projection(X[group]) for group in _groups_of_similar_mass(X.sum(axis=(1, 2)))]
+        groups = [fit.projection(X[group]) for group in groups_of_similar_mass(X.sum(axis=(1, 2)))]
         assert len(groups) > 2
         gap = sum(group.gap for group in groups)
         assert found.gap == pytest.approx(gap, rel=1e-6, abs=0.0)
         assert (gap > 0) == (name == "unbalanced")
+
+    @numpy_only
+    def test_samples_of_small_loss_are_projected_as_alone(self):
+        """The mass of one sample is not that of any model, which costs 500 times as much."""
+        constraints = ("rows", "all", "all")
+        loss = wtf.Wasserstein(COSTS, 0.2, 1e4)
+        fit = wtf.cp(data(), 3, loss, rho=0.2, rng=0, tol=1e-5, constraints=constraints)
+        X = data(4, seed=1) * np.asarray([1.0, 1.5, 1.0, 1.0])[:, None, None]
+        found = fit.projection(X, tol=1e-5)
+        alone = [fit.projection(X[i : i + 1], tol=1e-5) for i in range(4)]
+        assert found.converged
+        assert alone[1].objective > 500 * abs(alone[0].objective)
+        for i in (0, 2, 3):
+            np.testing.assert_allclose(found.factors[0][i], alone[i].factors[0][0], atol=1e-5)
 
     @numpy_only
     @pytest.mark.parametrize("masses", [[1.0, 1.0, 1.0], [1.0, 1e4, 1e-4]])
@@ -495,21 +510,3 @@ def test_groups_of_samples_share_the_work_of_a_small_projection(monkeypatch):
     assert "very many evaluations" in found.message
     assert len(works) == 9
     assert max(works) < sum(works) < 5 * 1000
-
-
-class TestGroupsOfLikeMass:
-    def groups(self, mass):
-        return [group.tolist() for group in _groups_of_similar_mass(np.asarray(mass))]
-
-    def test_every_sample_is_in_one_group(self):
-        mass = 10.0 ** np.random.default_rng(0).uniform(-12, 12, 50)
-        groups = self.groups(mass)
-        assert len(groups) > 1
-        assert sorted(i for group in groups for i in group) == list(range(50))
-        assert all(mass[group].max() <= SIMILAR_MASS * mass[group].min() for group in groups)
-
-    def test_like_masses_stay_together(self):
-        assert self.groups([1.0, 1.1, 2.5]) == [[0, 1, 2]]
-
-    def test_groups_go_from_light_to_heavy_with_the_empty_first(self):
-        assert self.groups([1e5, 1.0, 0.0, 2e5]) == [[1, 2], [0, 3]]

@@ -48,7 +48,6 @@ class TestDirection:
         inverse = bfgs_inverse(np.diff(xs, axis=0), np.diff(gradients, axis=0), 5)
         assert_close(direction, array(-inverse @ gradients[-1], "float32"), rtol=1e-3, atol=1e-3)
 
-
     @pytest.mark.parametrize("kind", [CurvaturePairs, ScaledCurvaturePairs])
     def test_pairs_whose_direction_would_overflow_are_forgotten(self, xp, array, kind):
         """Each step has next to no curvature, and the change of the next one lies along it."""

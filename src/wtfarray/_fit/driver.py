@@ -67,6 +67,8 @@ class FitSolution:
     gap: float
     dual: Array
     """The dual variable u of the first loss, in the shape of X."""
+    values: Array | None
+    """Lower bounds of the loss of each sample, (N,), where they are known."""
     reason: StopReason
     converged: bool
     message: str
@@ -383,6 +385,7 @@ def certify(
         objective=value.value,
         gap=value.gap,
         dual=value.gradient,
+        values=value.values,
         reason=reason,
         converged=converged,
         message=message,

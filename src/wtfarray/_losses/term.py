@@ -25,6 +25,8 @@ class TermValue:
     """In Y, of the shape of Y: the dual variable u."""
     converged: bool
     """Whether the error of all samples is below the tolerance."""
+    values: Array | None = None
+    """Lower bounds of the loss of each sample, (N,), where they are known."""
 
 
 class Term(Protocol):

@@ -240,7 +240,15 @@ class TransportTerm:
         joined = self._joined([parts[k] for k in range(len(parts))])
         self._latest = None  # the solvers are one step ahead of this g
         value, gap = to_host_together([joined.value, joined.gap])
-        return TermValue(value, gap, gap, joined.gradient, converged=gap <= tolerance)
+        values = [parts[k].values for k in range(len(parts))]
+        return TermValue(
+            value,
+            gap,
+            gap,
+            joined.gradient,
+            converged=gap <= tolerance,
+            values=array_namespace(*values).concat(values) if values else None,
+        )
 
     def _joined(self, parts: list[_Part]) -> TermValue:
         """Combine the batches, and update the state; the sums are those over the samples here."""

@@ -214,7 +214,9 @@ class FactorisationProblem:
         )
         value += entropy
         converged = gap <= share * self.magnitude(value)
-        return TermValue(value, gap, gap, observed(exact[0].gradient, self.mask), converged)
+        gradient = observed(exact[0].gradient, self.mask)
+        values = exact[0].values if len(exact) == 1 else None
+        return TermValue(value, gap, gap, gradient, converged, values)
 
 
 @compiled()
