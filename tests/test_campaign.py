@@ -29,6 +29,8 @@ PROBLEMS = {
     ("tucker_dual", None): 16,
 }
 """How many problems on NumPy; array-api-strict and torch have a quarter, JAX an eighth."""
+FITS = {"cp": 12, "tucker": 12, "nmf": 12, "projection": 8, "faults": 24}
+"""How many of those that take a second each."""
 
 
 def one_cost(n, scale=1.0):
@@ -44,7 +46,17 @@ def test_short_campaign(kind, dtype, backend):
     if backend.name == "jax" and kind != "conjugate":
         pytest.skip("compilation would take most of a minute: run `nox -s campaign`")
     count = PROBLEMS[kind, dtype] // share
-    library = library_named(backend.name)
+    assert_none_fails(kind, count, backend.name, dtype)
+
+
+@pytest.mark.parametrize("kind", FITS)
+def test_short_campaign_of_fits(kind, on_numpy):
+    assert_none_fails(kind, FITS[kind], "numpy")
+
+
+def assert_none_fails(kind, count, backend, dtype=None):
+    """The first problems of a kind pass, or say why not."""
+    library = library_named(backend)
     outcomes = [run(kind, seed, library, KINDS[kind], dtype) for seed in range(count)]
     failures = [(o.seed, *failure) for o in outcomes for failure in o.failures]
     assert not failures, summary(outcomes)
