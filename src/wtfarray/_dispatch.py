@@ -118,7 +118,7 @@ class Thresholds:
     small_entries: int = 2**10
     """Up to this size of X the work of a fit is limited: it takes some 3 seconds at most,"""
     small_work: int = 50_000
-    """namely the time of about so many Sinkhorn iterations of arrays of that size."""
+    """in units of 60 us. An iteration of Sinkhorn on so few entries takes 100 us or more."""
     history_entries: int = 20_000_000
     """Block duals with more unknowns are minimised without the history of L-BFGS."""
 
@@ -332,7 +332,7 @@ def refinement_steps(entries: int, free_blocks: int, n_iter: int, tol: float) ->
 
 
 def most_work(entries: int) -> float:
-    """Largest work of the inner problems in a fit to so many entries, in Sinkhorn iterations."""
+    """Largest work of the inner problems in a fit to so many entries, in 60 us."""
     return THRESHOLDS.small_work if entries <= THRESHOLDS.small_entries else math.inf
 
 

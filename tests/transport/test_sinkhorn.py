@@ -517,6 +517,20 @@ class TestSolver:
         for old, new in zip(before, self.contents(solver), strict=True):
             np.testing.assert_array_equal(new, old)
 
+    def test_work_grows_with_masks_and_logarithms(self, array):
+        """An evaluation takes longer with them, and small fits are limited in their time."""
+        X = np.random.default_rng(0).dirichlet(np.ones(4), 3)
+        cost = np.array(wtf.grid_cost(4)[0])
+        forbidden = np.where(cost > 1.5 * cost[0, 1], np.inf, cost)
+        plain, masked = (
+            Sinkhorn(wtf.Wasserstein(c, 0.1, 1.0).bind(array(X)), array(0.0 * X))
+            for c in (cost, forbidden)
+        )
+        work = plain.work_per_evaluation
+        assert work < masked.work_per_evaluation
+        plain._safe = True
+        assert work < plain.work_per_evaluation
+
     def test_merge_counts_the_evaluations_of_some_samples(self, array):
         solver, Y = self.advanced(array, steps=2)
         some = np.asarray([1])

@@ -75,7 +75,7 @@ class FitSolution:
     n_iter: int
     history: list[Record]
     work: float
-    """Of the inner problems, in Sinkhorn iterations of a few small samples."""
+    """Of the inner problems, as `Term.work`."""
 
 
 def solve(

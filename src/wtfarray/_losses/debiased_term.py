@@ -134,7 +134,7 @@ class DebiasedTerm:
 
     @property
     def work(self) -> float:
-        """Time spent in the plain term, in Sinkhorn iterations of a few small samples."""
+        """Time spent in the plain term, as `Term.work`."""
         return self._plain.work
 
     @property

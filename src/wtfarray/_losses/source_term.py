@@ -71,7 +71,7 @@ class SourceTerm:
 
     @property
     def work(self) -> float:
-        """Time spent so far, in Sinkhorn iterations of a few small samples."""
+        """Time spent so far, as `Term.work`."""
         return self.term.work
 
     @property

@@ -48,7 +48,7 @@ class Term(Protocol):
 
     @property
     def work(self) -> float:
-        """Time spent so far, in Sinkhorn iterations of a few small samples."""
+        """Time spent so far if samples are few and small, in units of 60 us on NumPy."""
 
     @property
     def scale(self) -> float:

@@ -27,6 +27,8 @@ from wtfarray._transport.newton import Newton
 from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
 
+SOLVE_WORK = 2.0
+"""Work of a solve of a few small samples, beside that of its iterations."""
 MOST_FAILURES = 3
 """After this many failures of Sinkhorn iterations a batch stays with Newton's method."""
 
@@ -183,7 +185,7 @@ class TransportTerm:
         points = solver.iterates(Y, tolerance, max_iter, positive=self._positive, until=until)
         point, error, done = self._iterate(k, points, until)
         evaluations = solver.evaluations - before
-        self.work += evaluations * solver.work_per_evaluation
+        self.work += SOLVE_WORK + evaluations * solver.work_per_evaluation
         other = None if done or math.isnan(error) else self._fallback(k, solver)
         if other is not None:
             solver = other

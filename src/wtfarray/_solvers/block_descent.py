@@ -28,9 +28,9 @@ CHECK_EVERY = 10
 """Iterations between two certificates, each of which costs more than an evaluation."""
 WORK_PER_EVALUATION = 2.0
 """
-Work of an evaluation of the dual of a small block, in Sinkhorn iterations.
+Work of an evaluation of the dual of a small block, in units of 60 us.
 
-It takes the time of about five of them. Fits that converge take up to 20,000 evaluations: with
+It takes about five of them. Fits that converge take up to 20,000 evaluations: with
 five, some would end before they have.
 """
 LEAST_EVALUATIONS = 10.0

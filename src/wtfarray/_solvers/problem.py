@@ -123,7 +123,7 @@ class FactorisationProblem:
 
     @property
     def work(self) -> float:
-        """Time spent in the inner problems, in Sinkhorn iterations of a few small samples."""
+        """Time spent in the inner problems, as `Term.work`."""
         return sum(term.work for term in self.terms)
 
     def set_level(self, level: float) -> None:

@@ -108,7 +108,7 @@ class LinearisedDual:
 
     @property
     def work_per_evaluation(self) -> float:
-        """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
+        """Work of an evaluation of a few small samples, see `InnerSolver`."""
         return 1.0 + len(self.maps)
 
     def value_and_gradient(self, g: Array) -> tuple[Array, Array]:

@@ -91,12 +91,14 @@ class InnerSolver(Protocol):
     """Weights of the samples in the total error, (N,); None for equal weights."""
     evaluations: int
     """Number of evaluations of the marginal so far."""
-    work_per_evaluation: float
-    """Time of an evaluation of a few small samples, in Sinkhorn iterations."""
     patience: float
     """Iterations without a smaller gap after which the solver has failed; may be inf."""
     sums: Sums
     """Over the samples, some of which other processes may hold."""
+
+    @property
+    def work_per_evaluation(self) -> float:
+        """Work of an evaluation of a few small samples: its time in units of 60 us on NumPy."""
 
     def iterates(
         self,

@@ -67,6 +67,8 @@ BINS_PER_SECANT = 8
 """Samples with fewer bins keep fewer secants, but six: theirs are soon out of date."""
 STRAGGLER_RIDGE = 0.1
 """Of samples that are iterated separately: their secants mislead, and steps have to be shorter."""
+PLAIN_WORK = 1.6
+"""Work of an iteration of a few small samples without masks and logarithms."""
 GROWTH = 3.0
 """A sample whose gradient grows by more than this factor returns to its last plain step."""
 
@@ -277,8 +279,6 @@ def prepared(
 class Sinkhorn:
     """Solves the inner problem by `sinkhorn_step`; late samples are iterated on their own."""
 
-    work_per_evaluation = 1.0
-
     def __init__(
         self,
         problem: TransportProblem,
@@ -317,6 +317,16 @@ class Sinkhorn:
         self._safe = False
         """Whether plain products have lost digits: then in the log domain from there on."""
         self._advance = advance
+
+    @property
+    def work_per_evaluation(self) -> float:
+        """The time of an evaluation of a few small samples, see `InnerSolver`."""
+        # Measured: 0.1 ms, 0.15 ms with masks; in the log domain 0.05 to 0.15 ms more.
+        work = PLAIN_WORK if self.problem.all_reachable else 1.5 * PLAIN_WORK
+        if self._safe:
+            pairs = math.prod(self.g.shape) * math.prod(self.g.shape[1:])
+            work += PLAIN_WORK * (0.5 + 1e-4 * pairs)
+        return work
 
     def iterates(
         self,
