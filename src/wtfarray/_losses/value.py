@@ -35,7 +35,7 @@ class TransportResult:
     """In Y, of the shape of Y: the dual variable u; if balanced, up to a constant in each sample.
 
     It is -inf where Y is 0 (unless the sample of X is empty). At bins that no mass of X can reach
-    at a finite cost it is lam (inf if balanced).
+    at a finite cost it is lam (inf if balanced). A slope too large for the dtype saturates.
     """
     gap: float
     converged: bool
