@@ -29,7 +29,7 @@ PROBLEMS = {
     ("tucker_dual", None): 16,
 }
 """How many problems on NumPy; array-api-strict and torch have a quarter, JAX an eighth."""
-FITS = {"cp": 12, "tucker": 12, "nmf": 12, "projection": 8, "faults": 24}
+FITS = {"cp": 8, "tucker": 8, "nmf": 8, "projection": 6, "faults": 16}
 """How many of those that take a second each."""
 
 
