@@ -332,7 +332,7 @@ def refinement_steps(entries: int, free_blocks: int, n_iter: int, tol: float) ->
 
 
 def most_work(entries: int) -> float:
-    """Largest work of the inner problems in a fit to so many entries, in 60 us."""
+    """Largest work of the inner problems in a fit to so many entries."""
     return THRESHOLDS.small_work if entries <= THRESHOLDS.small_entries else math.inf
 
 

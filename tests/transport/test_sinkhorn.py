@@ -531,6 +531,16 @@ class TestSolver:
         plain._safe = True
         assert work < plain.work_per_evaluation
 
+    def test_work_in_the_log_domain_counts_pairs_of_bins_only_where_it_sums_over_them(self, array):
+        def in_log_domain(samples, bins):
+            X = array(np.full((samples, bins), 1.0 / bins))
+            solver = Sinkhorn(wtf.Wasserstein(wtf.grid_cost(bins), 0.1, 1.0).bind(X), 0.0 * X)
+            plain, solver._safe = solver.work_per_evaluation, True
+            return solver.work_per_evaluation / plain
+
+        assert in_log_domain(10, 50) > 3.0
+        assert in_log_domain(4, 256) < 2.0
+
     def test_merge_counts_the_evaluations_of_some_samples(self, array):
         solver, Y = self.advanced(array, steps=2)
         some = np.asarray([1])

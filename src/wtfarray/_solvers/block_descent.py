@@ -28,10 +28,10 @@ CHECK_EVERY = 10
 """Iterations between two certificates, each of which costs more than an evaluation."""
 WORK_PER_EVALUATION = 2.0
 """
-Work of an evaluation of the dual of a small block, in units of 60 us.
+Work of an evaluation of the dual of a small block, see `Term.work`.
 
-It takes about five of them. Fits that converge take up to 20,000 evaluations: with
-five, some would end before they have.
+It takes the time of about five units. Fits that converge take up to 20,000 evaluations: with five,
+some would end before they have.
 """
 LEAST_EVALUATIONS = 10.0
 """Evaluations that every block may take, also when the work of a small fit is used up."""
