@@ -76,6 +76,11 @@ class Thresholds:
     sparse_sample_points: int = 32
     """Largest support of a sparse sample: each step solves a dense system of that size."""
 
+    fused_entries: int = 2**13
+    """From this size of X on, samples are iterated in machine code, if there is a compiler."""
+    fused_rows: int = 256
+    """But only with kernel matrices of at most this many rows: BLAS reads a larger one once."""
+
     cached_entries: int = 2**15
     """NumPy solves batches of this many entries, which stay in the processor's cache."""
     batch_entries: int = 2**20
@@ -189,6 +194,11 @@ def falls_back_to_newton(bins: int, spacing: float, eps: float, *, balanced: boo
 def newton_batch(bins: int) -> int:
     """Number of samples whose plans, (bins, bins) each, are computed at once."""
     return max(1, THRESHOLDS.newton_entries // bins**2)
+
+
+def iterates_in_machine_code(entries: int, rows: int) -> bool:
+    """Whether samples are iterated one by one, with kernel matrices of at most ``rows`` rows."""
+    return entries >= THRESHOLDS.fused_entries and rows <= THRESHOLDS.fused_rows
 
 
 def separates_stragglers(samples: int, bins: int) -> bool:

@@ -4,14 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_cupy_array, is_jax_array, is_torch_array, to_device
+from array_api_compat import device as device_of
+from array_api_compat import (
+    is_cupy_array,
+    is_jax_array,
+    is_numpy_array,
+    is_torch_array,
+    to_device,
+)
 from numpy.typing import NDArray
 
 from wtfarray._arrays.compilation import compiled
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.typing import Array
 
-__all__ = ["is_queued", "to_host", "to_host_together"]
+__all__ = ["from_host", "is_on_host", "is_queued", "to_host", "to_host_together"]
 
 
 def to_host(x: Array, /) -> NDArray[np.float64]:
@@ -47,6 +54,32 @@ def to_host(x: Array, /) -> NDArray[np.float64]:
         # array-api-strict converts arrays to NumPy on its CPU device only.
         host = np.asarray(x.to_device(type(x.device)("CPU_DEVICE")))
     return host.astype(np.float64)
+
+
+def from_host(values: NDArray[np.float64], like: Array) -> Array:
+    """
+    Real numbers on the host as an array of the library, dtype and device of another.
+
+    The result may share memory with ``values``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_host(np.asarray([1.0, 2.0]), np.zeros(3, dtype=np.float32))
+    array([1., 2.], dtype=float32)
+    """
+    return array_namespace(like).asarray(values, dtype=like.dtype, device=device_of(like))
+
+
+def is_on_host(x: Array) -> bool:
+    """Whether x is of a library for numerical work, and in the memory of the processor."""
+    if is_numpy_array(x):
+        return True
+    if is_torch_array(x):
+        return bool(x.device.type == "cpu")
+    if is_jax_array(x) and hasattr(x, "devices"):
+        return {device.platform for device in x.devices()} == {"cpu"} and len(x.devices()) == 1
+    return False
 
 
 def to_host_together(items: Sequence[Array | float]) -> list[Any]:

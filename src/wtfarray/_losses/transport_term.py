@@ -21,7 +21,7 @@ from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.feasibility import certified_gaps
-from wtfarray._transport.inner_solver import fallback_solver, inner_solver, solve_to_gap
+from wtfarray._transport.inner_solver import fallback_solver, inner_solver, is_fused, solve_to_gap
 from wtfarray._transport.iterate import InnerSolver, Iterate, Until
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.potential import dual_of_potential, dual_product
@@ -55,7 +55,9 @@ class TransportTerm:
         per_row = math.prod(shape[1:]) // math.prod(bins)
         samples = shards.total(shape[0]) * per_row if shards.shared else here
         self._remembers = batch is None
-        if batch is None:
+        if batch is None and not shards.shared and is_fused(problem):
+            batch = samples
+        elif batch is None:
             batch = batch_size(
                 samples,
                 samples * math.prod(bins),

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
 from array_api_compat import is_jax_array
 
+from wtfarray._arrays.host import is_on_host
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.shards import Batch
 from wtfarray._arrays.sums import ALONE
 from wtfarray._arrays.typing import Array
 from wtfarray._dispatch import (
     falls_back_to_newton,
+    iterates_in_machine_code,
     leaves_outliers_to_sinkhorn,
     prefers_newton,
 )
+from wtfarray._transport.geometry import DenseKernel
 from wtfarray._transport.iterate import InnerSolver
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.problem import TransportProblem
@@ -43,12 +49,40 @@ def inner_solver(
     sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
     if has_distant_bins(problem) and not _has_outliers_only(problem):
         return Newton(problem, g, weights, sums=sums)
+    if not sums.shared and is_fused(problem):
+        from wtfarray._transport.fused.solver import FusedSinkhorn
+
+        return FusedSinkhorn(problem, g, weights)
     if is_jax_array(g):
         # Imported only if arrays of JAX are used.
         from wtfarray._transport.compiled_step import advance
 
         return Sinkhorn(problem, g, weights=weights, advance=advance, sums=sums, samples=samples)
     return Sinkhorn(problem, g, weights=weights, sums=sums, samples=samples)
+
+
+def is_fused(problem: TransportProblem) -> bool:
+    """Whether Sinkhorn iterations of these data run in machine code, sample by sample."""
+    served = problem.all_reachable and not problem.relaxes_data and is_on_host(problem.data)
+    axes, entries = problem.kernel.axes, math.prod(problem.data.shape)
+    served = served and all(isinstance(axis, DenseKernel) for axis in axes)
+    return (
+        served
+        and iterates_in_machine_code(entries, max(axis.terms for axis in axes))
+        and has_compiler()
+    )
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether Numba is installed, and may be used."""
+    if find_spec("numba") is None:
+        return False
+    try:
+        numba = import_module("numba")
+    except (ImportError, OSError):  # not for this NumPy, or too little memory to load it
+        return False
+    return not numba.config.DISABLE_JIT
 
 
 def fallback_solver(solver: InnerSolver) -> InnerSolver | None:

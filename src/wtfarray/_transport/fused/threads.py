@@ -1,0 +1,72 @@
+"""Threads that share the samples: machine code holds no lock of Python."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from numba import config
+
+PARTS = 4
+"""Parts of the samples for each thread: some take longer than others."""
+LEAST_ENTRIES = 2**14
+"""Entries, times iterations, for each thread: waking it takes as long as half as many."""
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+"""The threads of this process; those of the process that it was forked from do not live here."""
+
+
+def thread_count() -> int:
+    """The number of threads: `NUMBA_NUM_THREADS`, or `OMP_NUM_THREADS` if that is less."""
+    most = int(config.NUMBA_NUM_THREADS)
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return max(1, min(most, int(asked))) if asked.isdigit() else most
+
+
+def _pool() -> ThreadPoolExecutor:
+    pool = _pools.get(os.getpid())
+    if pool is None:
+        _pools.clear()
+        pool = _pools[os.getpid()] = ThreadPoolExecutor(
+            thread_count(), thread_name_prefix="wtfarray"
+        )
+    return pool
+
+
+def share(task: Callable[[int, int], None], count: int, entries: int) -> None:
+    """
+    Call ``task(start, stop)`` for ranges that cover ``count`` samples, on several threads.
+
+    ``entries`` is the number of their entries, times iterations. Returns when no thread works any
+    more, also if it is interrupted or a task has failed.
+    """
+    threads = min(thread_count(), count, entries // LEAST_ENTRIES)
+    if threads <= 1:
+        task(0, count)
+        return
+    parts = min(count, PARTS * threads)
+    edges = [count * k // parts for k in range(parts + 1)]
+    ranges = list(zip(edges[:-1], edges[1:], strict=True))[::-1]
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not ranges:
+                    return
+                start, stop = ranges.pop()
+            task(start, stop)
+
+    pool = _pool()
+    helpers = [pool.submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        with lock:
+            ranges.clear()
+        waiting = [helper for helper in helpers if not helper.cancel()]
+        wait(waiting)
+    for helper in waiting:
+        helper.result()
