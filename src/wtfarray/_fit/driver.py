@@ -25,6 +25,7 @@ from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.starts import Start, feasible, random_blocks
 from wtfarray._losses.debiased_term import DebiasedTerm
 from wtfarray._losses.kullback_leibler import KullbackLeibler
+from wtfarray._losses.processors import processors_for
 from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
@@ -93,15 +94,16 @@ def solve(
     with ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         problem = spec.problem(options.batch)
-        start = first_start(spec, problem, options, rng, journal)
-        check_mass(spec, problem, start.blocks, rng)
-        if start.ended is not None:
-            blocks, reason = start.blocks, start.ended
-        elif options.solver == "envelope":
-            blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
-        else:
-            blocks, reason = _solve_blockwise(spec, problem, start, options, journal, spent)
-        return certify(spec, problem, blocks, reason, options, journal)
+        with processors_for(problem.terms):
+            start = first_start(spec, problem, options, rng, journal)
+            check_mass(spec, problem, start.blocks, rng)
+            if start.ended is not None:
+                blocks, reason = start.blocks, start.ended
+            elif options.solver == "envelope":
+                blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
+            else:
+                blocks, reason = _solve_blockwise(spec, problem, start, options, journal, spent)
+            return certify(spec, problem, blocks, reason, options, journal)
 
 
 def check_mass(
@@ -370,6 +372,8 @@ def certify(
         options.checkpoint.remove()
     has_dual = not any(isinstance(loss, Wasserstein) and loss.debias for loss in spec.losses)
     message = reason.message(options.solver, options.tol, options.max_iter, has_dual=has_dual)
+    if reason is StopReason.UNSOLVED:
+        message += or_float64(spec.like)
     message += f"; relative duality gap {value.gap / scale:.1e}"
     if not certified:
         message += f", above {CERTIFIED_GAP:g}: choose a larger eps{or_float64(spec.like)}"

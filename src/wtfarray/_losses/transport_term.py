@@ -55,7 +55,9 @@ class TransportTerm:
         per_row = math.prod(shape[1:]) // math.prod(bins)
         samples = shards.total(shape[0]) * per_row if shards.shared else here
         self._remembers = batch is None
-        if batch is None and not shards.shared and is_fused(problem):
+        self.is_fused = not shards.shared and is_fused(problem)
+        """Whether threads share the samples, see `fused`."""
+        if batch is None and self.is_fused:
             batch = samples
         elif batch is None:
             batch = batch_size(

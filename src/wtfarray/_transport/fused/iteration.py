@@ -37,8 +37,8 @@ class Work(NamedTuple):
     """``K f`` or, in the log domain, its logarithm."""
     back: NDArray[np.float64]
     spare: NDArray[np.float64]
-    scaled_Y: NDArray[np.float64]
-    """``Y exp(-g/lam)``."""
+    aim: NDArray[np.float64]
+    """``Y exp(-g/lam)``, which q is to equal."""
     extra: NDArray[np.float32]
     weighted: NDArray[np.float32]
     products: NDArray[np.float64]
@@ -78,7 +78,7 @@ def largest(values: NDArray[np.float64]) -> float:
         fourth = max(fourth, values[j + 3])
     for j in range(whole, size):
         first = max(first, values[j])
-    return max(max(first, second), max(third, fourth))
+    return max(first, second, third, fourth)
 
 
 @machine_code_without_nan
@@ -94,13 +94,11 @@ def smallest(values: NDArray[np.float64]) -> float:
         fourth = min(fourth, values[j + 3])
     for j in range(whole, size):
         first = min(first, values[j])
-    return min(min(first, second), min(third, fourth))
+    return min(first, second, third, fourth)
 
 
 @machine_code
-def set_target(
-    Y: Vector, damping: float, live: NDArray[np.bool_], target: Vector
-) -> None:
+def set_target(Y: Vector, damping: float, live: NDArray[np.bool_], target: Vector) -> None:
     """``log Y`` times the damping, 0 where Y is not live."""
     for j in range(Y.shape[0]):
         live[j] = Y[j] > 0.0
@@ -183,26 +181,99 @@ def safe_marginal(
 
 @machine_code
 def best_constant(
-    Y: Vector, g: Vector, live: NDArray[np.bool_], mass: float, lam: float, scaled_Y: Vector
+    Y: Vector, g: Vector, live: NDArray[np.bool_], mass: float, lam: float, aim: Vector
 ) -> float:
     """The constant to add to g, see `translation`; sets ``Y exp(-g/lam)`` for the sum of both."""
+    if math.isinf(lam):
+        for j in range(g.shape[0]):
+            aim[j] = Y[j]
+        return 0.0
     per_lam = 1.0 / lam
     for j in range(g.shape[0]):
-        scaled_Y[j] = g[j] if live[j] else math.inf
-    lowest = smallest(scaled_Y)
+        aim[j] = g[j] if live[j] else math.inf
+    lowest = smallest(aim)
     for j in range(g.shape[0]):
-        scaled_Y[j] = Y[j] * exp((lowest - g[j]) * per_lam)
+        aim[j] = Y[j] * exp((lowest - g[j]) * per_lam)
     total = 0.0
     for j in range(g.shape[0]):
-        total += scaled_Y[j]
+        total += aim[j]
     total /= mass
     for j in range(g.shape[0]):
-        scaled_Y[j] *= 1.0 / total
+        aim[j] *= 1.0 / total
     return math.log(total) * lam - lowest
 
 
 @machine_code
-def run(
+def predict(
+    target: Vector,
+    base: Vector,
+    rest: Vector,
+    live: NDArray[np.bool_],
+    weights: NDArray[np.float32],
+    residual: Vector,
+    weighted: NDArray[np.float32],
+) -> None:
+    """The plain step at the last g for a new target, also ``weighted``; see `sinkhorn.prepared`."""
+    for j in range(target.shape[0]):
+        residual[j] = target[j] - rest[j] - base[j] if live[j] else 0.0
+    for j in range(target.shape[0]):
+        weighted[j] = residual[j] * weights[j]
+
+
+@machine_code
+def new_pair(
+    g: Vector,
+    logs: Vector,
+    offset: float,
+    damping: float,
+    live: NDArray[np.bool_],
+    target: Vector,
+    base: Vector,
+    rest: Vector,
+    move: NDArray[np.float32],
+    change: NDArray[np.float32],
+    residual: Vector,
+) -> None:
+    """
+    Set ``change`` to dphi, ``move`` to ``dg - dphi``, and the residual; renew the last g and rest.
+
+    ``phi = damping (g/lam + log q)``, of which ``logs`` holds all but g and the ``offset``.
+    """
+    for j in range(g.shape[0]):
+        residual[j] = (logs[j] - offset) * damping if live[j] else -g[j]  # the new rest
+    for j in range(g.shape[0]):
+        move[j] = rest[j] - residual[j]
+    for j in range(g.shape[0]):
+        change[j] = g[j] - base[j] - (rest[j] - residual[j])
+    for j in range(g.shape[0]):
+        rest[j] = residual[j]
+        base[j] = g[j]
+    for j in range(g.shape[0]):
+        residual[j] = target[j] - rest[j] - g[j]
+
+
+@machine_code
+def difference(a: Vector, b: Vector, out: Vector) -> float:
+    """Set ``out`` to ``a - b``; returns its L1 norm."""
+    total = 0.0
+    for j in range(a.shape[0]):
+        out[j] = a[j] - b[j]
+        total += abs(out[j])
+    return total
+
+
+@machine_code
+def error_of(gradient: Vector, residual: Vector, extra: NDArray[np.float32]) -> float:
+    """The estimated error of the dual value, see `Iterate.decrement`."""
+    first, second = 0.0, 0.0
+    for j in range(gradient.shape[0]):
+        first += gradient[j] * residual[j]
+        second += gradient[j] * extra[j]
+    return max(abs(first), abs(first + second))
+
+
+@machine_code
+def run(  # noqa: PLR0912, PLR0915 -- rows that are passed on would be counted by every thread
     samples: Samples,
     state: State,
     result: Result,
@@ -214,33 +285,37 @@ def run(
     work: Work,
 ) -> None:
     """Iterate a sample until it is within the limits, and keep the last iterate."""
-    X, kernel, mass, lam = row(samples.X, s), samples.kernel, samples.mass[s], samples.lam
-    factor, damping, balanced = 1.0 / samples.eps, samples.damping, math.isinf(samples.lam)
+    bins, X, kernel, mass, lam = (
+        Y.shape[0],
+        row(samples.X, s),
+        samples.kernel,
+        samples.mass[s],
+        samples.lam,
+    )
+    factor, damping = 1.0 / samples.eps, samples.damping
     floor, threshold, max_step = samples.floor, samples.threshold, samples.max_step
-    ahead, base, rest, weights = row(state.ahead, s), row(state.g, s), row(state.rest, s), row(state.weights, s)
+    ahead, base, rest = row(state.ahead, s), row(state.g, s), row(state.rest, s)
     moves, changes, scales = row(state.moves, s), row(state.changes, s), row(state.scales, s)
-    inverse, slot, known, safe = row(state.inverse, s), state.slot[s], state.size[s], state.safe[s]
-    g, q, residual, gradient = row(result.g, s), row(result.q, s), row(result.residual, s), row(result.gradient, s)
+    inverse, weights = row(state.inverse, s), row(state.weights, s)
+    slot, known, safe = state.slot[s], state.size[s], state.safe[s]
+    g, q, residual = row(result.g, s), row(result.q, s), row(result.residual, s)
+    gradient, log_Kf = row(result.gradient, s), row(result.log_Kf, s)
     live, target, logs, f, Kf = work.live, work.target, work.logs, work.f, work.Kf
-    back, spare, scaled_Y = work.back, work.spare, work.scaled_Y
-    extra, weighted = work.extra, work.weighted
-    products, border = work.products, work.border
+    back, spare, aim, extra = work.back, work.spare, work.aim, work.extra
+    weighted, products, border = work.weighted, work.products, work.border
     error, distance, least, most = limits.error, limits.distance, limits.least, limits.most
+    set_target(Y, damping, live, target)
     if course.begins:
+        known = math.inf if known >= 0.0 else known
         if reweight(weights, Y, damping):
             forget(scales, inverse, RIDGE)
-        known = math.inf if known >= 0.0 else known
-    set_target(Y, damping, live, target)
     if course.predicts:
-        for j in range(Y.shape[0]):
-            residual[j] = target[j] - rest[j] - base[j] if live[j] else 0.0
-        for j in range(Y.shape[0]):
-            weighted[j] = residual[j] * weights[j]
+        predict(target, base, rest, live, weights, residual, weighted)
         combine(moves, changes, scales, inverse, weighted, products, extra)
         limit(extra, max_step)
-        for j in range(Y.shape[0]):
+        for j in range(bins):
             ahead[j] = base[j] + residual[j] + extra[j]
-    n, shift, top, done, decrement, size = 0, 0.0, 0.0, False, 0.0, 0.0
+    n, shift, top, size, decrement, done = 0, 0.0, 0.0, 0.0, 0.0, False
     while n < least or (n < most and not done):
         top = 0.0
         if not safe:
@@ -250,66 +325,41 @@ def run(
         if safe:
             top = 0.0
             safe_marginal(kernel, X, ahead, live, factor, logs, f, Kf, back, spare, q)
-        if balanced:
-            shift = 0.0
-            scaled_Y[:] = Y
-        else:
-            shift = best_constant(Y, ahead, live, mass, lam, scaled_Y)
-        size = 0.0
-        for j in range(Y.shape[0]):
-            gradient[j] = scaled_Y[j] - q[j]
-            size += abs(gradient[j])
+        shift = best_constant(Y, ahead, live, mass, lam, aim)
+        for j in range(bins):
+            g[j] = ahead[j] + shift
+        size = difference(aim, q, gradient)
+        # A sample that has not been iterated before has no last gradient, and no pair.
         usable = known >= 0.0 and size <= GROWTH * known
-        worse = known >= 0.0 and size > GROWTH * known
-        # A pair: dphi, and dg - dphi.
+        worse = known >= 0.0 and not usable
         move, change = row(moves, slot), row(changes, slot)
         offset = (top + shift) * factor
-        for j in range(Y.shape[0]):
-            g[j] = ahead[j] + shift
-        for j in range(Y.shape[0]):
-            # phi - g at the new g, in place of the residual.
-            residual[j] = (logs[j] - offset) * damping if live[j] else -g[j]
-        for j in range(Y.shape[0]):
-            move[j] = rest[j] - residual[j]
-        for j in range(Y.shape[0]):
-            change[j] = g[j] - base[j] - (rest[j] - residual[j])
-        for j in range(Y.shape[0]):
-            rest[j] = residual[j]
-            base[j] = g[j]
-        for j in range(Y.shape[0]):
-            residual[j] = target[j] - rest[j] - g[j]
-        for j in range(Y.shape[0]):
+        new_pair(g, logs, offset, damping, live, target, base, rest, move, change, residual)
+        for j in range(bins):
             weighted[j] = change[j] * weights[j]
         store(changes, scales, inverse, RIDGE, slot, usable, weighted, products, border)
         if worse:
-            for j in range(Y.shape[0]):
+            # Back to the plain step of the point before.
+            for j in range(bins):
                 extra[j] = -move[j]
             forget(scales, inverse, RIDGE)
         else:
-            for j in range(Y.shape[0]):
+            for j in range(bins):
                 weighted[j] = residual[j] * weights[j]
             combine(moves, changes, scales, inverse, weighted, products, extra)
             limit(extra, max_step)
         slot = (slot + 1) % scales.shape[0]
-        first, second = 0.0, 0.0
-        for j in range(Y.shape[0]):
-            first += gradient[j] * residual[j]
-            second += gradient[j] * extra[j]
-        for j in range(Y.shape[0]):
+        for j in range(bins):
             ahead[j] = g[j] + residual[j] + extra[j]
-        decrement = max(abs(first), abs(first + second))
+        decrement = error_of(gradient, residual, extra)
         known = size = math.inf if worse else size
         n += 1
         done = decrement * weight <= error and size <= distance * mass
     state.slot[s], state.size[s], state.safe[s] = slot, known, safe
     result.shift[s], result.decrement[s], result.size[s] = shift, decrement, size
     result.iterations[s] += n
-    log_Kf = row(result.log_Kf, s)
-    if safe:
-        log_Kf[:] = Kf
-    else:
-        for j in range(X.shape[0]):
-            log_Kf[j] = log(Kf[j]) + top * factor
+    for j in range(bins):
+        log_Kf[j] = Kf[j] if safe else log(Kf[j]) + top * factor
 
 
 def _iterate(

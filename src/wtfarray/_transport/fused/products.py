@@ -7,10 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from wtfarray._transport.fused.exponentials import exp, log
 from wtfarray._transport.fused.machine_code import machine_code
 from wtfarray._transport.fused.state import Vector
-from wtfarray._transport.fused.exponentials import exp, log
-
 
 Index = np.uintp
 """Numba takes a negative index for one from the end; of unsigned numbers it knows better."""
@@ -26,7 +25,7 @@ def multiply(
     The matrices are in C order in vectors, from the entries a, b and o on. All numbers are of the
     type `Index`.
     """
-    zero, one, two, three, four = Index(0), Index(1), Index(2), Index(3), Index(4)
+    zero, two, three, four = Index(0), Index(2), Index(3), Index(4)
     blocks, whole = rows - rows % four, inner - inner % four
     for j in range(o, o + rows * columns):
         out[j] = 0.0

@@ -32,6 +32,6 @@ def row(_context: Any, array: Any, _index: Any) -> Any:
             itemsize=whole.itemsize,
             meminfo=None,
         )
-        return part._getvalue()
+        return part._getvalue()  # noqa: SLF001 -- so that Numba's own code has it
 
     return kind(array, types.intp), code

@@ -22,7 +22,7 @@ from wtfarray._transport.fused.state import (
     new_result,
     samples_of,
 )
-from wtfarray._transport.fused.threads import share
+from wtfarray._transport.fused.threads import on_threads
 from wtfarray._transport.iterate import Iterate, Until
 from wtfarray._transport.problem import Marginal, TransportProblem
 from wtfarray._transport.sinkhorn import LONG_MEMORY, LONG_SOLVE, MANY_BINS, PLAIN_WORK, memory_for
@@ -98,10 +98,9 @@ class FusedSinkhorn:
         n = max(1, min(until.least, until.most))
         course = Course(begins=True, predicts=predicts)
         self._run(model, result, np.arange(self._count), Limits(0.0, 0.0, n, n), course)
-        limits = self._limits(result, until)
-        if limits is not None and until.most > n:
-            limits = limits._replace(most=POLICY.max_iter_ratio * (until.most - n))
-            self._run(model, result, self._late(result, limits), limits)
+        rest = until.most - n
+        self._finish(model, result, until, rest, 1.0)
+        self._finish(model, result, until, (POLICY.max_iter_ratio - 1) * rest, POLICY.max_share)
         n, self._length = 0, int(result.iterations.max())
         while True:
             yield self._point(result, self._length - n)
@@ -111,6 +110,22 @@ class FusedSinkhorn:
             limits = Limits(error, math.inf, 1, 1)
             self._run(model, result, self._late(result, limits), limits)
             self._length += 1
+
+    def _finish(
+        self,
+        model: NDArray[np.float64],
+        result: Result,
+        until: Until,
+        most: int,
+        share: float,
+    ) -> None:
+        """Iterate the samples that are late, unless they are more than a share of all."""
+        limits = self._limits(result, until)
+        if limits is None or most <= 0:
+            return
+        late = self._late(result, limits)
+        if len(late) <= share * self._count:
+            self._run(model, result, late, limits._replace(most=most))
 
     def _error(self, result: Result) -> float:
         """The error of all samples, with their weights."""
@@ -150,7 +165,7 @@ class FusedSinkhorn:
             samples, state, weights = self._samples, self._state, self._weights
             iterate(samples, state, result, model, weights, chosen, start, stop, limits, course)
 
-        share(task, len(chosen), limits.most * len(chosen) * self._bins)
+        on_threads(task, len(chosen), limits.most * len(chosen) * self._bins)
 
     def _point(self, result: Result, iterations: int) -> Iterate:
         """The last iterates, in the library of the problem."""

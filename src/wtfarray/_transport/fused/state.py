@@ -13,7 +13,6 @@ from wtfarray._transport.anderson import RIDGE
 from wtfarray._transport.iterate import search_radius
 from wtfarray._transport.problem import TransportProblem
 
-
 Vector = NDArray[np.float64]
 
 
@@ -129,10 +128,8 @@ def samples_of(problem: TransportProblem) -> Samples:
 
 def _kernel(exponents: list[NDArray[np.float64]]) -> Kernel:
     """The kernel of ``-C/eps`` of each axis; if that is symmetric, nothing is stored twice."""
-    forward, adjoint = (
-        np.concatenate([matrix.ravel(order) for matrix in exponents])  # type: ignore[call-overload]
-        for order in "CF"
-    )
+    forward = np.concatenate([matrix.ravel() for matrix in exponents])
+    adjoint = np.concatenate([matrix.T.ravel() for matrix in exponents])
     matrices = transposes = np.exp(forward)
     if np.array_equal(forward, adjoint):
         adjoint = forward
@@ -167,12 +164,16 @@ def first_state(samples: int, bins: int, memory: int) -> State:
 
 def new_result(samples: int, bins: int) -> Result:
     """Room for the last iterates."""
-    stacks = (np.empty((samples, bins)) for _ in range(5))
-    numbers = (np.empty(samples) for _ in range(3))
-    return Result(*stacks, *numbers, np.zeros(samples, np.intp))
+    g, q, log_Kf, residual, gradient = (np.empty((samples, bins)) for _ in range(5))
+    shift, decrement, size = (np.empty(samples) for _ in range(3))
+    iterations = np.zeros(samples, np.intp)
+    return Result(g, q, log_Kf, residual, gradient, shift, decrement, size, iterations)
 
 
 def copy_of(result: Result) -> Result:
     """The same iterates in other arrays, and no iterations since."""
-    copies = [values.copy() for values in result[:-1]]
-    return Result(*copies, np.zeros_like(result.iterations))
+    copied: dict[str, NDArray[Any]] = {
+        name: values.copy() for name, values in result._asdict().items()
+    }
+    copied["iterations"][...] = 0
+    return Result(**copied)
