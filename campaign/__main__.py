@@ -17,6 +17,7 @@ from campaign.backends import shared_compilation
 from campaign.trial import Outcome, run
 from campaign.workers import KINDS, work, work_together
 
+BACKENDS = ["numpy", "numba", "strict", "torch", "jax"]
 STATUSES = {
     "problems": "problems",
     "passed": "passed",
@@ -34,7 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="how long to go on")
     parser.add_argument("--problems", type=int, help="how many problems at most")
     parser.add_argument("--seed", type=int, default=0, help="a million problems for each")
-    parser.add_argument("--backend", choices=["numpy", "strict", "torch", "jax"], default="numpy")
+    parser.add_argument("--backend", choices=BACKENDS, default="numpy")
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="can be repeated")
     parser.add_argument("--dtype", choices=["float32", "float64"], help="both if absent")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the problems")

@@ -6,11 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from wtfarray import _dispatch
 
 QUICK_COMPILATION = {
     # What one process has compiled, others read; also what takes little time.
@@ -68,7 +70,7 @@ def _forget_if_many() -> None:
 
 
 def backend(name: str) -> Backend:
-    """The array library of this name."""
+    """The array library of this name; "numba" is NumPy with iterations in machine code."""
     if name == "torch":
         import torch
 
@@ -86,7 +88,10 @@ def backend(name: str) -> Backend:
         import array_api_strict
 
         return Backend(name, array_api_strict.asarray, patience=3.0)
-    return Backend("numpy", np.asarray)
+    if name == "numba":
+        # By default only larger problems than these run in machine code.
+        _dispatch.THRESHOLDS = replace(_dispatch.THRESHOLDS, fused_entries=0)
+    return Backend(name, np.asarray)
 
 
 def to_numpy(array: Any) -> np.ndarray:

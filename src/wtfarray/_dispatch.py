@@ -78,7 +78,7 @@ class Thresholds:
 
     fused_entries: int = 2**13
     """From this size of X on, samples are iterated in machine code, if there is a compiler."""
-    fused_rows: int = 256
+    fused_rows: int = 128
     """But only with kernel matrices of at most this many rows: BLAS reads a larger one once."""
 
     cached_entries: int = 2**15

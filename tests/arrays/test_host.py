@@ -2,10 +2,20 @@
 
 import numpy as np
 import pytest
-from array_api_compat import is_jax_namespace, is_torch_namespace
-from helpers import to_numpy
+from array_api_compat import (
+    is_array_api_strict_namespace,
+    is_jax_namespace,
+    is_torch_namespace,
+)
+from helpers import assert_close, to_numpy
 
-from wtfarray._arrays.host import is_queued, to_host, to_host_together
+from wtfarray._arrays.host import (
+    from_host,
+    is_on_host,
+    is_queued,
+    to_host,
+    to_host_together,
+)
 
 
 class TestToHost:
@@ -39,6 +49,27 @@ class TestToHost:
     def test_non_finite_values_are_kept(self, array):
         x = [np.inf, -np.inf, np.nan]
         np.testing.assert_array_equal(to_host(array(x)), x)
+
+
+class TestFromHost:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_library_dtype_and_device_are_those_of_the_other(self, array, dtype):
+        values = [[1.5, -2.0], [0.1, np.inf]]
+        found = from_host(np.asarray(values), array([7.0], dtype))
+        assert_close(found, array(values, dtype))
+
+    def test_memory_may_be_that_of_the_processor(self, xp, array):
+        expected = not is_array_api_strict_namespace(xp)
+        assert is_on_host(array([1.0])) == expected
+
+    def test_traced_arrays_are_nowhere(self, xp, array):
+        if not is_jax_namespace(xp):
+            pytest.skip("only JAX traces arrays")
+        import jax
+
+        seen = []
+        jax.make_jaxpr(lambda x: seen.append(is_on_host(x)) or x)(array([1.0]))
+        assert seen == [False]
 
 
 class TestToHostTogether:

@@ -2,23 +2,31 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from array_api_compat import is_array_api_strict_namespace
 from exact_transport import exact_values, samples_with_zeros
 from fitting import spare_jax
-from helpers import to_numpy
+from helpers import numpy_only, set_thresholds, to_numpy
+from infinite_costs import band
 
 import wtfarray as wtf
 from wtfarray import _dispatch
+from wtfarray._arrays.host import is_on_host
+from wtfarray._transport import inner_solver as module
 from wtfarray._transport.inner_solver import (
     CHECK_EVERY,
     gap_factor,
+    has_compiler,
     has_distant_bins,
     inner_solver,
+    is_fused,
     solve_to_gap,
 )
 from wtfarray._transport.newton import Newton
+from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import Sinkhorn
 
 COST = wtf.grid_cost(6)[0]
@@ -74,6 +82,81 @@ def cost_with_outlier(bins, distance):
     cost = 0.5 * np.sum((points[:, None] - points) ** 2, axis=-1)
     cost[0, 1:] = cost[1:, 0] = distance
     return cost
+
+
+class TestFused:
+    """Which problems are served in machine code, where there is a compiler."""
+
+    @pytest.fixture(autouse=True)
+    def every_size(self, monkeypatch):
+        set_thresholds(monkeypatch, fused_entries=0)
+        monkeypatch.setattr(module, "has_compiler", lambda: True)
+
+    def served(self, array, X, costs, lam=1.0, **options):
+        return is_fused(wtf.Wasserstein(costs, 1.0, lam, **options).bind(array(X)))
+
+    def test_libraries_in_the_memory_of_the_processor(self, array, xp):
+        X = np.ones((2, 6))
+        assert self.served(array, X, COST) == is_on_host(array(X))
+        assert is_on_host(array(X)) == (not is_array_api_strict_namespace(xp))
+
+    @numpy_only
+    @pytest.mark.parametrize("lam", LAMS)
+    def test_zeros_and_several_axes(self, array, lam):
+        X = np.zeros((2, 6, 3))
+        X[:, 1, 2] = 1.0
+        assert self.served(array, X, wtf.grid_cost(6, 3), lam)
+
+    @numpy_only
+    def test_what_is_left_to_the_other_solver(self, array, monkeypatch):
+        X = np.ones((2, 6))
+        assert not self.served(array, X, band(2, n=6))
+        assert not self.served(array, X, wtf.grid_cost(6, reach=2))
+        assert not self.served(array, X, COST, source_lam=1.0)
+        assert not self.served(array, np.vstack([X, np.zeros((1, 6))]), COST)
+        problem = wtf.Wasserstein(COST, 1.0, 1.0).bind(array(X))
+        mask = np.ones((2, 6), dtype=bool)
+        mask[0, 0] = False
+        of = TransportProblem.of
+        assert is_fused(of(problem.data, problem.kernel, 1.0, problem.order))
+        assert not is_fused(of(problem.data, problem.kernel, 1.0, problem.order, mask))
+        monkeypatch.setattr(module, "has_compiler", lambda: False)
+        assert not self.served(array, X, COST)
+
+    @numpy_only
+    def test_samples_of_several_processes_are_not(self, array):
+        problem = wtf.Wasserstein(COST, 1.0, 1.0).bind(array(np.ones((2, 6))))
+        shared = SimpleNamespace(sums=SimpleNamespace(shared=True), samples=4)
+        assert isinstance(inner_solver(problem, 0.0 * problem.data, None, shared), Sinkhorn)
+
+
+@numpy_only
+class TestCompiler:
+    @pytest.fixture(autouse=True)
+    def asked_anew(self):
+        has_compiler.cache_clear()
+        yield
+        has_compiler.cache_clear()
+
+    def test_numba_is_not_installed(self, monkeypatch):
+        monkeypatch.setattr(module, "find_spec", lambda _: None)
+        assert not has_compiler()
+
+    @pytest.mark.parametrize("error", [ImportError("Numba needs NumPy 2.3"), OSError("memory")])
+    def test_numba_cannot_be_imported(self, monkeypatch, error):
+        def refuse(_):
+            raise error
+
+        monkeypatch.setattr(module, "find_spec", lambda name: name)
+        monkeypatch.setattr(module, "import_module", refuse)
+        assert not has_compiler()
+
+    @pytest.mark.parametrize("disabled", [0, 1])
+    def test_numba_may_be_told_not_to_compile(self, monkeypatch, disabled):
+        numba = SimpleNamespace(config=SimpleNamespace(DISABLE_JIT=disabled))
+        monkeypatch.setattr(module, "find_spec", lambda name: name)
+        monkeypatch.setattr(module, "import_module", lambda _: numba)
+        assert has_compiler() == (not disabled)
 
 
 class TestOutliers:

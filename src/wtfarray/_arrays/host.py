@@ -1,5 +1,6 @@
 """Transfers from the device to the host: all of them go through `to_host`."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,9 +78,9 @@ def is_on_host(x: Array) -> bool:
         return True
     if is_torch_array(x):
         return bool(x.device.type == "cpu")
-    if is_jax_array(x) and hasattr(x, "devices"):
-        return {device.platform for device in x.devices()} == {"cpu"} and len(x.devices()) == 1
-    return False
+    if not is_jax_array(x) or isinstance(x, importlib.import_module("jax").core.Tracer):
+        return False
+    return [device.platform for device in x.devices()] == ["cpu"]
 
 
 def to_host_together(items: Sequence[Array | float]) -> list[Any]:

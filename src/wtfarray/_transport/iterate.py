@@ -89,12 +89,14 @@ class InnerSolver(Protocol):
     """Whether g is where the last solve ended."""
     sample_weights: Array | None
     """Weights of the samples in the total error, (N,); None for equal weights."""
-    evaluations: int
-    """Number of evaluations of the marginal so far."""
     patience: float
     """Iterations without a smaller gap after which the solver has failed; may be inf."""
     sums: Sums
     """Over the samples, some of which other processes may hold."""
+
+    @property
+    def evaluations(self) -> int:
+        """Number of evaluations of the marginal so far."""
 
     @property
     def work_per_evaluation(self) -> float:

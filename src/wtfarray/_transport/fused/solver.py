@@ -65,7 +65,8 @@ class FusedSinkhorn:
         """Where the next solve starts."""
         self.continues = False
         """Whether that is where the last solve ended."""
-        self.evaluations = 0
+        self._iterations = 0
+        """Of single samples, so far."""
         self._shape = tuple(g.shape)
         self._samples = samples_of(problem)
         self._count, self._bins = self._samples.X.shape
@@ -73,6 +74,11 @@ class FusedSinkhorn:
         self._state = first_state(self._count, self._bins, memory_for(self._bins))
         self._length = 0
         """Number of iterations of the last solve, of the sample with the most; 0 before any."""
+
+    @property
+    def evaluations(self) -> int:
+        """Number of evaluations of the marginal so far, averaged over the samples."""
+        return math.ceil(self._iterations / self._count)
 
     def iterates(
         self,
@@ -173,7 +179,7 @@ class FusedSinkhorn:
         def stacked(values: NDArray[np.float64]) -> Array:
             return from_host(values.reshape(self._shape), self.g)
 
-        self.evaluations += math.ceil(int(result.iterations.sum()) / self._count)
+        self._iterations += int(result.iterations.sum())
         self.g = stacked(self._state.ahead.copy())
         return Iterate(
             stacked(result.g),

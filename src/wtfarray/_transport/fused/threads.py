@@ -53,24 +53,31 @@ def on_threads(task: Callable[[int, int], None], count: int, entries: int) -> No
         return
     parts = min(count, PARTS * threads)
     edges = [count * k // parts for k in range(parts + 1)]
-    ranges = list(pairwise(edges))
+    ranges = list(pairwise(edges))[::-1]
     lock = threading.Lock()
 
+    def stop() -> None:
+        with lock:
+            ranges.clear()
+
     def work() -> None:
-        while True:
-            with lock:
-                if not ranges:
-                    return
-                start, stop = ranges.pop()
-            task(start, stop)
+        try:
+            while True:
+                with lock:
+                    if not ranges:
+                        return
+                    start, end = ranges.pop()
+                task(start, end)
+        except BaseException:
+            stop()
+            raise
 
     pool = _pool()
     helpers = [pool.submit(work) for _ in range(threads - 1)]
     try:
         work()
     finally:
-        with lock:
-            ranges.clear()
+        stop()
         waiting = [helper for helper in helpers if not helper.cancel()]
         wait(waiting)
     for helper in waiting:

@@ -1,0 +1,37 @@
+"""The number that stands for everything that machine code is made of."""
+
+import pytest
+
+pytest.importorskip("numba", reason="machine code needs Numba")
+
+from wtfarray._transport.fused import sources
+from wtfarray._transport.fused.sources import DIGEST, digest_of
+
+
+def folder_with(tmp_path, **files):
+    folder = tmp_path / "package"
+    folder.mkdir(exist_ok=True)
+    for name in sources.SOURCES:
+        (folder / name).write_text("GROWTH = 3.0\n", encoding="utf-8")
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_same_sources_have_the_same_number(tmp_path):
+    folder = folder_with(tmp_path, a="x = 1\n", b="y = 2\n")
+    assert digest_of(folder) == digest_of(folder)
+    assert 0 <= digest_of(folder) < 2**62
+
+
+@pytest.mark.parametrize("name", ["a.py", "c.py", *sources.SOURCES])
+def test_every_source_counts(tmp_path, name):
+    folder = folder_with(tmp_path, a="x = 1\n", b="y = 2\n")
+    before = digest_of(folder)
+    (folder / name).write_text("x = 9\n", encoding="utf-8")
+    assert digest_of(folder) != before
+
+
+def test_constants_come_from_the_sources():
+    assert isinstance(DIGEST, int)
+    assert digest_of(sources.Path(sources.__file__).parent) == DIGEST
