@@ -89,9 +89,17 @@ def backend(name: str) -> Backend:
 
         return Backend(name, array_api_strict.asarray, patience=3.0)
     if name == "numba":
-        # By default only larger problems than these run in machine code.
-        _dispatch.THRESHOLDS = replace(_dispatch.THRESHOLDS, fused_entries=0)
+        set_fused_entries(0)
     return Backend(name, np.asarray)
+
+
+def set_fused_entries(entries: int) -> None:
+    """
+    Solve problems of so many entries and more in machine code.
+
+    Those of a campaign are smaller than the ones that are by default.
+    """
+    _dispatch.THRESHOLDS = replace(_dispatch.THRESHOLDS, fused_entries=entries)
 
 
 def to_numpy(array: Any) -> np.ndarray:

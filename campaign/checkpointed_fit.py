@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 
 import wtfarray as wtf
+from campaign.backends import set_fused_entries
 
 RANK = 3
 
@@ -52,6 +53,7 @@ def fit(seed: int, checkpoint: str | None, pause: float = 0.0, announce: bool = 
 def main() -> None:
     """Fit, then print what came out as JSON."""
     seed, path, pause = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    set_fused_entries(int(sys.argv[4]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = fit(seed, None if path == "-" else path, pause, announce=True)

@@ -25,6 +25,7 @@ from campaign import checkpointed_fit
 from campaign.backends import to_numpy
 from campaign.problems import pick
 from campaign.trial import Broken, Refused, Trial, same
+from wtfarray import _dispatch
 
 ROOT = Path(__file__).parent.parent
 FITS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -59,9 +60,10 @@ def quietly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def start_fit(seed: int, path: str, pause: float) -> subprocess.Popen[str]:
-    """The checkpointed fit in a process of its own."""
+    """The checkpointed fit in a process of its own, which takes the same path through the code."""
     source = os.pathsep.join([str(ROOT), str(Path(wtf.__file__).parent.parent)])
-    command = [sys.executable, "-m", "campaign.checkpointed_fit", str(seed), path, str(pause)]
+    arguments = str(seed), path, str(pause), str(_dispatch.THRESHOLDS.fused_entries)
+    command = [sys.executable, "-m", "campaign.checkpointed_fit", *arguments]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -57,3 +57,9 @@ class TestKullbackLeibler:
     def test_dual_variable_of_one_or_more_is_refused(self, array):
         with pytest.raises(ValueError, match=r"U is 1.0 at index \(1,\): expected values below 1"):
             wtf.KullbackLeibler().conjugate(array([1.0, 2.0]), array([0.0, 1.0]))
+
+    def test_slope_that_is_too_steep_for_float32_is_infinite_without_a_warning(self, xp, array):
+        model = xp.astype(array([1e-30, 1.0]), xp.float32)
+        data = xp.astype(array([1e10, 1.0]), xp.float32)
+        _, gradient = wtf.KullbackLeibler().value_and_gradient(data, model)
+        np.testing.assert_array_equal(to_numpy(gradient), [-np.inf, 0.0])

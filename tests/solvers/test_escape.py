@@ -32,6 +32,17 @@ def test_fit_leaves_a_saddle_point():
 
 
 @numpy_only
+def test_fit_leaves_a_plateau_from_which_the_way_down_is_long():
+    """More than two hundred steps, most of which gain less than 1e-7."""
+    X = np.asarray([1, 0, 33, 41, 8, 13, 3, 27, 18, 27, 3, 2, 1, 43, 35, 12, 8], float)
+    loss, rho = wtf.KullbackLeibler(), 2.6727400286675363e-06
+    fit = wtf.cp(X, 3, loss, rho=rho, rng=346, weights="learned")
+    assert fit.converged
+    again = wtf.cp(X, 3, loss, rho=rho, init=fit, weights="learned", tol=1e-9, max_iter=2000)
+    assert fit.objective - again.objective < 1e-3 * abs(fit.objective)
+
+
+@numpy_only
 def test_fit_with_kinks_and_a_loose_tolerance_leaves_a_plateau():
     """On which each step gains less than one per mille, and all steps together 3.5 %."""
     X = np.array([[81.0], [12.0], [0.0]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample
 from wtfarray._arrays.typing import Array
@@ -81,7 +83,9 @@ class BoundKullbackLeibler:
     def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
         """``KL(X|Y)`` of each sample, (N,), and its gradient ``1 - X/Y`` in Y."""
         xp = array_namespace(model)
-        ratio = xp.where(self.data > 0, self.data / xp.where(model > 0, model, 1.0), 0.0)
+        with np.errstate(over="ignore"):  # where the slope is too steep for the dtype, it is infinite
+            quotient = self.data / xp.where(model > 0, model, 1.0)
+        ratio = xp.where(self.data > 0, quotient, 0.0)
         ratio = xp.where((self.data > 0) & ~(model > 0), math.inf, ratio)
         return per_sample(kl_divergence(self.data, model, xp)), 1.0 - ratio
 

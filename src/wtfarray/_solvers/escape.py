@@ -34,7 +34,7 @@ class EscapeSettings:
     """Size of the perturbation, relative to an entry or, if larger, to the mean of its group."""
     tol: float = 1e-9
     """Tolerance of the steps from the perturbed point."""
-    max_iter: int = 80
+    max_iter: int = 400
     """Largest number of steps from the perturbed point."""
     least: int = 10
     """Number of steps that are taken however little they gain, to learn the curvature."""
