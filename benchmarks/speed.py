@@ -26,6 +26,7 @@ import wtfarray as wtf
 
 HERE = Path(__file__).resolve().parent.parent
 ROWS = {row.name: row for row in (*_speed_fits.ROWS, *_speed_costs.ROWS)}
+NO_MACHINE_CODE = {"NUMBA_DISABLE_JIT": "1"}
 HEAD = ("what", "baseline", "now", "baseline / now", "to reach")
 WIDTHS = (60, 9, 9, 14, 25)
 
@@ -44,7 +45,13 @@ def work(order: str) -> None:
     print(json.dumps(figures))
 
 
-def measure(checkout: Path, row: Row, setting: Setting, before: Mapping[str, Any]) -> Figures:
+def measure(
+    checkout: Path,
+    row: Row,
+    setting: Setting,
+    before: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+) -> Figures:
     """Measure one row with the version of a checkout, in a process of its own."""
     checkout = checkout.resolve()
     order = {
@@ -56,7 +63,11 @@ def measure(checkout: Path, row: Row, setting: Setting, before: Mapping[str, Any
     paths = [str(checkout / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, __file__, "--work", json.dumps(order)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            **(environment or {}),
+        },
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -105,7 +116,7 @@ def print_row(row: Row, baseline: Figures | None, now: Figures) -> None:
 def print_machine(setting: Setting) -> None:
     """Where and with what the figures were measured."""
     versions = []
-    for package in ("numpy", "torch", "jax", "POT"):
+    for package in ("numpy", "torch", "jax", "POT", "numba"):
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
@@ -114,6 +125,8 @@ def print_machine(setting: Setting) -> None:
     print(f"Python {platform.python_version()}, {', '.join(versions)};")
     print(f"{os.cpu_count()} processors, OMP_NUM_THREADS {threads}; ", end="")
     print(f"fits on {setting.backend} in {setting.dtype}; {setting.clock} clock")
+    if any(os.environ.get(name) == value for name, value in NO_MACHINE_CODE.items()):
+        print("machine code is turned off")
     if setting.quick:
         print("--quick: the data are smaller than the lines say, and the figures mean nothing")
 
@@ -134,7 +147,11 @@ def main() -> None:
     """Read the command line, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; default all")
-    parser.add_argument("--baseline", type=Path, help="a checkout of an older version")
+    baselines = parser.add_mutually_exclusive_group()
+    baselines.add_argument("--baseline", type=Path, help="a checkout of an older version")
+    baselines.add_argument(
+        "--machine-code", action="store_true", help="the baseline is this version without Numba"
+    )
     parser.add_argument("--reference", help="a checkout of the paper's code, for the row images")
     parser.add_argument("--data", help="folder of the npz files, for faces, three-mode and bare")
     parser.add_argument("--backend", choices=("numpy", "torch", "jax"), default="numpy")
@@ -160,6 +177,8 @@ def main() -> None:
         baseline = None
         if arguments.baseline is not None:
             baseline = measure(arguments.baseline, row, setting, {})
+        elif arguments.machine_code:
+            baseline = measure(HERE, row, setting, {}, NO_MACHINE_CODE)
         now = measure(HERE, row, setting, baseline or {})
         print_row(row, baseline, now)
         failed |= any("failed" in (figures or {}) for figures in (baseline, now))
