@@ -25,7 +25,6 @@ from wtfarray._fit.specification import Specification, is_sampled
 from wtfarray._fit.starts import Start, feasible, random_blocks
 from wtfarray._losses.debiased_term import DebiasedTerm
 from wtfarray._losses.kullback_leibler import KullbackLeibler
-from wtfarray._losses.processors import processors_for
 from wtfarray._losses.protocol import ConjugateLoss
 from wtfarray._losses.selection import bound_loss
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
@@ -44,6 +43,7 @@ from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows, parts_of
 from wtfarray._transport.feasibility import refuse_other_mass, stranded
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.processors import one_fit
 
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
@@ -91,19 +91,18 @@ def solve(
 
     Of the work that a small fit may take, ``spent`` was taken before, elsewhere.
     """
-    with ProgressBar(spec.label, visible=options.progress) as bar:
+    with one_fit(), ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         problem = spec.problem(options.batch)
-        with processors_for(problem.terms):
-            start = first_start(spec, problem, options, rng, journal)
-            check_mass(spec, problem, start.blocks, rng)
-            if start.ended is not None:
-                blocks, reason = start.blocks, start.ended
-            elif options.solver == "envelope":
-                blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
-            else:
-                blocks, reason = _solve_blockwise(spec, problem, start, options, journal, spent)
-            return certify(spec, problem, blocks, reason, options, journal)
+        start = first_start(spec, problem, options, rng, journal)
+        check_mass(spec, problem, start.blocks, rng)
+        if start.ended is not None:
+            blocks, reason = start.blocks, start.ended
+        elif options.solver == "envelope":
+            blocks, reason = solve_jointly_from(problem, start, options, journal, spent=spent)
+        else:
+            blocks, reason = _solve_blockwise(spec, problem, start, options, journal, spent)
+        return certify(spec, problem, blocks, reason, options, journal)
 
 
 def check_mass(

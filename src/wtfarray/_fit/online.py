@@ -41,6 +41,7 @@ from wtfarray._solvers.objective import JointObjective
 from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._solvers.streamed import StreamedProblem, at_rows
+from wtfarray._transport.processors import one_fit
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def solve_online(
     spec: Specification, options: SolverOptions, rng: np.random.Generator, joint_fit: JointFit
 ) -> FitSolution:
     """Fit by passes over shuffled batches, after a joint fit of a few samples."""
-    with ProgressBar(spec.label, visible=options.progress) as bar:
+    with one_fit(), ProgressBar(spec.label, visible=options.progress) as bar:
         journal = Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
         state = _stored(options.checkpoint, spec)
         if state is None:

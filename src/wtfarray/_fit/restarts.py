@@ -29,6 +29,7 @@ from wtfarray._fit.starts import Start
 from wtfarray._solvers.envelope import Progress
 from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
+from wtfarray._transport.processors import one_fit
 
 LAST_MILESTONE = 5
 """Steps at the final smoothing before initialisations are compared for the last time."""
@@ -52,7 +53,7 @@ def best_of(
         return solve(spec, options, rng)
     if options.solver == "dual":
         return _best_of_complete(starts, spec, options, rng)
-    with ProgressBar(spec.label, visible=options.progress) as bar:
+    with one_fit(), ProgressBar(spec.label, visible=options.progress) as bar:
         journals = [
             Journal(options.callback, bar, spec.shards, spec.in_units_of_data)
             for _ in range(starts)

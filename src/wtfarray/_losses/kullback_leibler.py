@@ -83,7 +83,7 @@ class BoundKullbackLeibler:
     def value_and_gradient(self, model: Array) -> tuple[Array, Array]:
         """``KL(X|Y)`` of each sample, (N,), and its gradient ``1 - X/Y`` in Y."""
         xp = array_namespace(model)
-        with np.errstate(over="ignore"):  # where the slope is too steep for the dtype, it is infinite
+        with np.errstate(over="ignore"):  # the slope may be infinite
             quotient = self.data / xp.where(model > 0, model, 1.0)
         ratio = xp.where(self.data > 0, quotient, 0.0)
         ratio = xp.where((self.data > 0) & ~(model > 0), math.inf, ratio)

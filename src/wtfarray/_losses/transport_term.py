@@ -26,6 +26,7 @@ from wtfarray._transport.iterate import InnerSolver, Iterate, Until
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.potential import dual_of_potential, dual_product
 from wtfarray._transport.problem import TransportProblem
+from wtfarray._transport.processors import take_processors
 
 SOLVE_WORK = 2.0
 """Work of a solve of a few small samples, beside that of its iterations."""
@@ -57,6 +58,8 @@ class TransportTerm:
         self._remembers = batch is None
         self.is_fused = not shards.shared and is_fused(problem)
         """Whether threads share the samples, see `fused`."""
+        if self.is_fused:
+            take_processors()
         if batch is None and self.is_fused:
             batch = samples
         elif batch is None:

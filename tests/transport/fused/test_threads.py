@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("numba", reason="machine code needs Numba")
 
 from wtfarray._transport.fused import threads
-from wtfarray._transport.fused.threads import on_threads, thread_count, without_other_threads
+from wtfarray._transport.fused.threads import on_threads, thread_count
 
 
 @pytest.fixture
@@ -100,34 +100,3 @@ def test_number_of_threads(monkeypatch, asked, expected):
     monkeypatch.setattr(threads.config, "NUMBA_NUM_THREADS", 4)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert thread_count() == expected
-
-
-class Limits:
-    """Stands for threadpoolctl."""
-
-    now = 8
-
-    def __init__(self, limits):
-        self.before, Limits.now = Limits.now, limits
-
-    def restore_original_limits(self):
-        Limits.now = self.before
-
-
-def test_other_threads_are_back_after_the_last_user(monkeypatch):
-    module = pytest.importorskip("threadpoolctl", reason="limits the threads of BLAS")
-    monkeypatch.setattr(module, "threadpool_limits", Limits)
-    first, second = without_other_threads(), without_other_threads()
-    with first:
-        assert Limits.now == 1
-        second.__enter__()
-    assert Limits.now == 1
-    second.__exit__(None, None, None)
-    assert Limits.now == 8
-
-
-def test_threadpoolctl_is_not_needed(monkeypatch):
-    monkeypatch.setattr(threads, "find_spec", lambda _: None)
-    monkeypatch.setattr(threads, "_others", None)
-    with without_other_threads():
-        pass

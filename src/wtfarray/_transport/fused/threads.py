@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
 
 from numba import config
 
@@ -82,47 +78,3 @@ def on_threads(task: Callable[[int, int], None], count: int, entries: int) -> No
         wait(waiting)
     for helper in waiting:
         helper.result()
-
-
-class _Others:
-    """The threads of BLAS and OpenMP; those that have finished wait actively for what is next."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._limits: Any = None
-
-    def begin(self) -> None:
-        """Allow one of them from now on, on behalf of one user more."""
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._limits = import_module("threadpoolctl").threadpool_limits(1)
-
-    def end(self) -> None:
-        """Allow as many as before, if this was the last user."""
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._limits.restore_original_limits()
-
-
-_others = _Others()
-
-
-@contextmanager
-def without_other_threads() -> Iterator[None]:
-    """
-    Keep BLAS and OpenMP to one thread, so that the processors are free for ours.
-
-    After a product OpenBLAS's threads wait actively for some milliseconds: with two processors, a
-    fit takes twice as long. Nothing is changed where threadpoolctl is not installed.
-    """
-    if find_spec("threadpoolctl") is None:
-        yield
-        return
-    _others.begin()
-    try:
-        yield
-    finally:
-        _others.end()

@@ -1,0 +1,86 @@
+"""Threads of BLAS and OpenMP during fits whose inner problems have threads of their own."""
+
+import numpy as np
+import pytest
+from helpers import numpy_only, set_thresholds
+
+import wtfarray as wtf
+from wtfarray._transport import processors
+from wtfarray._transport.processors import one_fit, take_processors
+
+pytestmark = numpy_only
+
+
+class Limits:
+    """Stands for threadpoolctl."""
+
+    now = 8
+
+    def __init__(self, limits):
+        self.before, Limits.now = Limits.now, limits
+
+    def restore_original_limits(self):
+        Limits.now = self.before
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    module = pytest.importorskip("threadpoolctl", reason="limits the threads of BLAS")
+    monkeypatch.setattr(module, "threadpool_limits", Limits)
+
+
+def test_other_threads_are_back_after_the_last_fit(limits):
+    with one_fit():
+        assert Limits.now == 8
+        take_processors()
+        assert Limits.now == 1
+        with one_fit():
+            take_processors()
+        assert Limits.now == 1
+    assert Limits.now == 8
+
+
+def test_fits_that_overlap_share_the_limit(limits):
+    first, second = one_fit(), one_fit()
+    first.__enter__()
+    take_processors()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert Limits.now == 1
+    second.__exit__(None, None, None)
+    assert Limits.now == 8
+
+
+def test_nothing_changes_outside_of_a_fit(limits):
+    take_processors()
+    assert Limits.now == 8
+
+
+def test_threadpoolctl_is_not_needed(limits, monkeypatch):
+    monkeypatch.setattr(processors, "find_spec", lambda _: None)
+    with one_fit():
+        take_processors()
+        assert Limits.now == 8
+
+
+def fits():
+    X = np.random.default_rng(0).dirichlet(np.ones(6), 5)
+    loss = wtf.Wasserstein(wtf.grid_cost(6), eps=0.3, lam=1.0)
+    few = {"rng": 0, "tol": 1e-2, "max_iter": 20}
+    return {
+        "one": lambda seen: wtf.nmf(X, 2, loss, callback=seen, **few),
+        "several": lambda seen: wtf.nmf(X, 2, loss, n_init=2, callback=seen, **few),
+        "online": lambda seen: wtf.nmf(X, 2, loss, solver="online", callback=seen, rng=0),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped")
+@pytest.mark.parametrize("kind", ["one", "several", "online"])
+@pytest.mark.parametrize("entries", [0, 10**9])
+def test_fits_with_threads_of_their_own_limit_the_others(limits, monkeypatch, kind, entries):
+    pytest.importorskip("numba", reason="machine code needs Numba")
+    set_thresholds(monkeypatch, fused_entries=entries)
+    seen = []
+    fits()[kind](lambda _: seen.append(Limits.now))
+    assert set(seen) == {1 if entries == 0 else 8}
+    assert Limits.now == 8
