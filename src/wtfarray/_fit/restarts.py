@@ -31,7 +31,7 @@ from wtfarray._solvers.problem import FactorisationProblem
 from wtfarray._solvers.stop_reason import StopReason
 from wtfarray._transport.processors import one_fit
 
-LAST_MILESTONE = 5
+LAST_MILESTONE = 10
 """Steps at the final smoothing before initialisations are compared for the last time."""
 KEPT = 0.5
 """Share of the initialisations that is kept at every milestone but the last."""
