@@ -209,7 +209,8 @@ def memory(arguments: argparse.Namespace) -> None:
         ("200x32x32, rank 50, batch 25", dense, 50, 25),
         ("128^3 sparse, rank 3", sparse, 3, None),
     )
-    wtf.cp(dense[:3, :4, :4], 1, wtf.Frobenius())  # imports what is imported late
+    with quiet():  # imports what is imported late, Numba included
+        wtf.cp(dense[:10], 1, wtf.Wasserstein(wtf.grid_cost(32, 32), eps=1.0), max_iter=1)
     print("arrays of the size of X, beyond X itself")
     print(f"{'':30s} {'peak':>7s} {'secants':>9s} {'L-BFGS':>8s} {'rest':>7s}")
     full, on_support = sinkhorn.LONG_MEMORY, default_memory(sparse_tensor.SparseTensorTerm)

@@ -90,6 +90,9 @@ CASES = [
     ("batch_size", (1, 1, 1), {"in_cache": True}, 1),
     ("batch_size", (16, 2**18, 2**16), {"in_cache": True}, 4),  # no smaller than the kernel
     ("batch_size", (10, 2**21, 2**30), {"in_cache": False}, 5),
+    ("fused_batch_size", (10, 2**17 - 1), {}, 10),
+    ("fused_batch_size", (10, 2**17), {}, 5),
+    ("fused_batch_size", (10, 2**30), {}, 3),
     ("certificate_batch", (8, 2**16), {}, 8),
     ("certificate_batch", (8, 2**17), {}, 4),
     ("certificate_batch", (8, 2**30), {}, 1),
@@ -186,6 +189,7 @@ FIELDS = [
     ("newton_entries", 12, "newton_batch", (2,), {}, 3),
     ("fused_entries", 10, "iterates_in_machine_code", (10, 3), {}, True),
     ("fused_rows", 200, "iterates_in_machine_code", (2**13, 200), {}, True),
+    ("fused_batch_entries", 10, "fused_batch_size", (4, 20), {}, 2),
     ("straggler_samples", 2, "separates_stragglers", (2, 2**11), {}, True),
     ("straggler_least", 24, "separates_stragglers", (8, 3), {}, True),
     ("straggler_bins", 300, "separates_stragglers", (256, 300), {}, True),

@@ -80,6 +80,8 @@ class Thresholds:
     """From this size of X on, samples are iterated in machine code, if there is a compiler."""
     fused_rows: int = 128
     """But only with kernel matrices of at most this many rows: BLAS reads a larger one once."""
+    fused_batch_entries: int = 2**16
+    """In batches that are larger than this: fewer take less time, and more take less memory."""
 
     cached_entries: int = 2**15
     """NumPy solves batches of this many entries, which stay in the processor's cache."""
@@ -268,6 +270,12 @@ def batch_size(samples: int, entries: int, kernel_entries: int, *, in_cache: boo
         batches = 1 << (cached - 1).bit_length()
     else:
         batches = min(THRESHOLDS.batches, entries // THRESHOLDS.batch_entries)
+    return math.ceil(samples / max(1, batches))
+
+
+def fused_batch_size(samples: int, entries: int) -> int:
+    """As `batch_size`, for machine code: few batches, among which errors cannot be shared."""
+    batches = min(THRESHOLDS.batches, entries // THRESHOLDS.fused_batch_entries)
     return math.ceil(samples / max(1, batches))
 
 

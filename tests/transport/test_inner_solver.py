@@ -120,14 +120,28 @@ class TestFused:
         of = TransportProblem.of
         assert is_fused(of(problem.data, problem.kernel, 1.0, problem.order))
         assert not is_fused(of(problem.data, problem.kernel, 1.0, problem.order, mask))
+        assert not self.served(array, X, 100.0 * COST)  # Newton's method begins
         monkeypatch.setattr(module, "has_compiler", lambda: False)
         assert not self.served(array, X, COST)
+
+    @numpy_only
+    def test_size_is_that_of_a_batch(self, array, monkeypatch):
+        set_thresholds(monkeypatch, fused_entries=24)
+        problem = wtf.Wasserstein(COST, 1.0, 1.0).bind(array(np.ones((8, 6))))
+        assert is_fused(problem)
+        assert is_fused(problem, 4)
+        assert is_fused(problem, 99)
+        assert not is_fused(problem, 3)
 
     @numpy_only
     def test_samples_of_several_processes_are_not(self, array):
         problem = wtf.Wasserstein(COST, 1.0, 1.0).bind(array(np.ones((2, 6))))
         shared = SimpleNamespace(sums=SimpleNamespace(shared=True), samples=4)
         assert isinstance(inner_solver(problem, 0.0 * problem.data, None, shared), Sinkhorn)
+
+
+def numba_of(version, disabled=0):
+    return SimpleNamespace(config=SimpleNamespace(DISABLE_JIT=disabled), __version__=version)
 
 
 @numpy_only
@@ -142,21 +156,35 @@ class TestCompiler:
         monkeypatch.setattr(module, "find_spec", lambda _: None)
         assert not has_compiler()
 
-    @pytest.mark.parametrize("error", [ImportError("Numba needs NumPy 2.3"), OSError("memory")])
-    def test_numba_cannot_be_imported(self, monkeypatch, error):
-        def refuse(_):
-            raise error
+    @pytest.mark.parametrize(
+        "error",
+        [ImportError("Numba needs NumPy 2.3"), OSError("memory"), AttributeError("coverage.types")],
+    )
+    @pytest.mark.parametrize("broken", ["numba", "wtfarray._transport.fused.solver"])
+    def test_numba_does_not_work(self, monkeypatch, error, broken):
+        def refuse(name):
+            if name == broken:
+                raise error
+            return numba_of("0.62.1")
 
         monkeypatch.setattr(module, "find_spec", lambda name: name)
         monkeypatch.setattr(module, "import_module", refuse)
         assert not has_compiler()
 
-    @pytest.mark.parametrize("disabled", [0, 1])
-    def test_numba_may_be_told_not_to_compile(self, monkeypatch, disabled):
-        numba = SimpleNamespace(config=SimpleNamespace(DISABLE_JIT=disabled))
+    @pytest.mark.parametrize(
+        ("version", "disabled", "expected"),
+        [
+            ("0.62.0", 0, True),
+            ("0.62.0rc1", 0, True),
+            ("1.0", 0, True),
+            ("0.61.2", 0, False),
+            ("0.62.0", 1, False),
+        ],
+    )
+    def test_version_of_numba_and_its_setting(self, monkeypatch, version, disabled, expected):
         monkeypatch.setattr(module, "find_spec", lambda name: name)
-        monkeypatch.setattr(module, "import_module", lambda _: numba)
-        assert has_compiler() == (not disabled)
+        monkeypatch.setattr(module, "import_module", lambda _: numba_of(version, disabled))
+        assert has_compiler() == expected
 
 
 class TestOutliers:

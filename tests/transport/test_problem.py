@@ -204,3 +204,14 @@ class TestBounds:
             found, _, u = problem.bounds(array(g + constant), array(Y))
             assert_close(found, expected, rtol=1e-14, atol=1e-14)
             assert float(u[0, 0]) == pytest.approx(constant, rel=1e-2)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_rounding_of_large_exponents_makes_no_mass(array, seed):
+    """Exponents of 1e8 are multiples of 8 in float32: the marginal is at most the mass of X."""
+    rng = np.random.default_rng(seed)
+    X, cost = rng.dirichlet(np.ones(8), 3), 1e3 * rng.random((8, 8))
+    np.fill_diagonal(cost, 0.0)
+    problem = wtf.Wasserstein(cost, eps=1e-5, lam=1.0).bind(array(X, "float32"))
+    _, q = problem.safe_conjugate(array(1e3 * rng.normal(size=X.shape), "float32"))
+    assert float(np.max(to_numpy(q))) < 1.001

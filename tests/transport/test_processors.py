@@ -1,5 +1,8 @@
 """Threads of BLAS and OpenMP during fits whose inner problems have threads of their own."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from helpers import numpy_only, set_thresholds
@@ -19,7 +22,10 @@ class Limits:
     def __init__(self, limits):
         self.before, Limits.now = Limits.now, limits
 
-    def restore_original_limits(self):
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
         Limits.now = self.before
 
 
@@ -29,7 +35,23 @@ def limits(monkeypatch):
     monkeypatch.setattr(module, "threadpool_limits", Limits)
 
 
-def test_other_threads_are_back_after_the_last_fit(limits):
+@pytest.fixture
+def real():
+    """BLAS with two threads, whatever the machine has."""
+    control = pytest.importorskip("threadpoolctl", reason="sets the threads of BLAS")
+    with control.threadpool_limits(2, user_api="blas"):
+        if set(threads_of_blas()) != {2}:
+            pytest.skip("BLAS cannot have two threads here")
+        yield
+
+
+def threads_of_blas():
+    control = pytest.importorskip("threadpoolctl", reason="counts the threads of BLAS")
+    pools = control.threadpool_info()
+    return [pool["num_threads"] for pool in pools if pool["user_api"] == "blas"]
+
+
+def test_other_threads_are_back_after_the_fit(limits):
     with one_fit():
         assert Limits.now == 8
         take_processors()
@@ -40,15 +62,41 @@ def test_other_threads_are_back_after_the_last_fit(limits):
     assert Limits.now == 8
 
 
-def test_fits_that_overlap_share_the_limit(limits):
-    first, second = one_fit(), one_fit()
-    first.__enter__()
-    take_processors()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert Limits.now == 1
-    second.__exit__(None, None, None)
-    assert Limits.now == 8
+def test_fits_in_two_threads(real):
+    """The first one limits the others, and lifts that when it ends; the second one has no part."""
+    taken, ended = threading.Event(), threading.Event()
+
+    def second():
+        with one_fit():
+            take_processors()
+            taken.set()
+            ended.wait(30)
+            return threads_of_blas()
+
+    with ThreadPoolExecutor(1) as pool:
+        with one_fit():
+            take_processors()
+            other = pool.submit(second)
+            assert taken.wait(30)
+            assert set(threads_of_blas()) == {1}
+        assert set(threads_of_blas()) == {2}
+        ended.set()
+        assert set(other.result()) == {2}
+    assert set(threads_of_blas()) == {2}
+    with one_fit():
+        take_processors()
+        assert set(threads_of_blas()) == {1}
+
+
+def test_other_threads_are_back_after_an_error(real):
+    def fails():
+        with one_fit():
+            take_processors()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert set(threads_of_blas()) == {2}
 
 
 def test_nothing_changes_outside_of_a_fit(limits):

@@ -18,7 +18,7 @@ from wtfarray._arrays.namespace import array_namespace
 from wtfarray._arrays.samples import inner, per_sample, stack, unstack, weighted
 from wtfarray._arrays.shards import WHOLE, Shards
 from wtfarray._arrays.typing import Array
-from wtfarray._dispatch import batch_size, may_use_exp
+from wtfarray._dispatch import batch_size, fused_batch_size, may_use_exp
 from wtfarray._losses.term import TermValue
 from wtfarray._transport.feasibility import certified_gaps
 from wtfarray._transport.inner_solver import fallback_solver, inner_solver, is_fused, solve_to_gap
@@ -56,12 +56,11 @@ class TransportTerm:
         per_row = math.prod(shape[1:]) // math.prod(bins)
         samples = shards.total(shape[0]) * per_row if shards.shared else here
         self._remembers = batch is None
-        self.is_fused = not shards.shared and is_fused(problem)
-        """Whether threads share the samples, see `fused`."""
-        if self.is_fused:
+        fused = not shards.shared and is_fused(problem, batch)
+        if fused:
             take_processors()
-        if batch is None and self.is_fused:
-            batch = samples
+        if batch is None and fused:
+            batch = fused_batch_size(samples, samples * math.prod(bins))
         elif batch is None:
             batch = batch_size(
                 samples,

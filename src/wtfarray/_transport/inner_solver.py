@@ -31,6 +31,7 @@ from wtfarray._transport.newton import Newton
 from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import Sinkhorn
 
+OLDEST_NUMBA = (0, 62)
 CHECK_EVERY = 100
 """The gap is computed at least once in this many iterations."""
 
@@ -47,7 +48,7 @@ def inner_solver(
     ``batch`` is given if other processes solve some of the samples.
     """
     sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
-    if has_distant_bins(problem) and not _has_outliers_only(problem):
+    if _begins_with_newton(problem):
         return Newton(problem, g, weights, sums=sums)
     if not sums.shared and is_fused(problem):
         from wtfarray._transport.fused.solver import FusedSinkhorn
@@ -61,28 +62,43 @@ def inner_solver(
     return Sinkhorn(problem, g, weights=weights, sums=sums, samples=samples)
 
 
-def is_fused(problem: TransportProblem) -> bool:
-    """Whether Sinkhorn iterations of these data run in machine code, sample by sample."""
+def is_fused(problem: TransportProblem, samples: int | None = None) -> bool:
+    """
+    Whether these data are solved by machine code, sample by sample.
+
+    ``samples`` is their number in a batch; all by default.
+    """
     served = problem.all_reachable and not problem.relaxes_data and is_on_host(problem.data)
-    axes, entries = problem.kernel.axes, math.prod(problem.data.shape)
+    axes, (count, *bins) = problem.kernel.axes, problem.data.shape
     served = served and all(isinstance(axis, DenseKernel) for axis in axes)
+    entries = (count if samples is None else min(samples, count)) * math.prod(bins)
     return (
         served
         and iterates_in_machine_code(entries, max(axis.terms for axis in axes))
+        and not _begins_with_newton(problem)
         and has_compiler()
     )
 
 
 @cache
 def has_compiler() -> bool:
-    """Whether Numba is installed, and may be used."""
+    """Whether Numba is installed in a version that is supported, works, and may be used."""
     if find_spec("numba") is None:
         return False
     try:
         numba = import_module("numba")
-    except (ImportError, OSError):  # not for this NumPy, or too little memory to load it
+        known = tuple(int(part) for part in numba.__version__.split(".")[:2]) >= OLDEST_NUMBA
+        if not known or numba.config.DISABLE_JIT:
+            return False
+        import_module("wtfarray._transport.fused.solver")
+    except Exception:  # noqa: BLE001 -- whatever is wrong with it, the other solvers work
         return False
-    return not numba.config.DISABLE_JIT
+    return True
+
+
+def _begins_with_newton(problem: TransportProblem) -> bool:
+    """Whether Newton's method is tried first."""
+    return has_distant_bins(problem) and not _has_outliers_only(problem)
 
 
 def fallback_solver(solver: InnerSolver) -> InnerSolver | None:

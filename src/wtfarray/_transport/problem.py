@@ -295,8 +295,10 @@ class TransportProblem:
     def _exp(self, log_q: Array, xp: Namespace) -> Array:
         """The marginal q, at most the mass of X unless that is relaxed."""
         if self.relaxes_data:
-            log_q = xp.minimum(log_q, 0.5 * largest_exponent(log_q.dtype, xp))
-        return xp.exp(log_q)
+            return xp.exp(xp.minimum(log_q, 0.5 * largest_exponent(log_q.dtype, xp)))
+        # In float32, rounding of exponents of 1e7 would make it overflow.
+        most = xp.log(xp.where(self.mass > 0, self.mass, 1.0))
+        return xp.exp(xp.minimum(log_q, spread(most, log_q)))
 
     def marginal(
         self, g: Array, *, safe: bool, masked: bool = True

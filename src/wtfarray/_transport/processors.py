@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
-
-class _OtherThreads:
-    """Those of BLAS and OpenMP: each allows itself as many as there are processors."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._fits = 0
-        self._limits: Any = None
-
-    def begin(self) -> None:
-        """A fit begins."""
-        with self._lock:
-            self._fits += 1
-
-    def limit(self) -> None:
-        """Allow one of them, until no fit runs any more."""
-        with self._lock:
-            if self._fits > 0 and self._limits is None and find_spec("threadpoolctl") is not None:
-                self._limits = import_module("threadpoolctl").threadpool_limits(1)
-
-    def end(self) -> None:
-        """A fit ends; after the last one as many are allowed as before."""
-        with self._lock:
-            self._fits -= 1
-            if self._fits == 0 and self._limits is not None:
-                self._limits.restore_original_limits()
-                self._limits = None
-
-
-_others = _OtherThreads()
+_holder = threading.Lock()
+"""Held by the fit that has limited the threads of BLAS and OpenMP: only one may at a time."""
+_thread = threading.local()
+"""``end`` is what to undo at the end of the fit that runs in a thread."""
 
 
 @contextmanager
@@ -49,17 +22,26 @@ def one_fit() -> Iterator[None]:
     Between the inner problems of a fit there are products, after which the threads of OpenBLAS wait
     actively for some milliseconds: with two processors, a fit would take twice as long.
     """
-    _others.begin()
-    try:
+    if getattr(_thread, "end", None) is not None:  # a part of another one
         yield
-    finally:
-        _others.end()
+        return
+    with ExitStack() as end:
+        _thread.end = end
+        try:
+            yield
+        finally:
+            _thread.end = None
 
 
 def take_processors() -> None:
     """
     Limit BLAS and OpenMP to one thread, so that the processors are free for threads of ours.
 
-    Outside of a fit, and where threadpoolctl is not installed, nothing is changed.
+    Nothing is changed outside of a fit, where threadpoolctl is not installed, and while a fit in
+    another thread has done so.
     """
-    _others.limit()
+    end = getattr(_thread, "end", None)
+    if end is None or find_spec("threadpoolctl") is None or not _holder.acquire(blocking=False):
+        return
+    end.callback(_holder.release)
+    end.enter_context(import_module("threadpoolctl").threadpool_limits(1))

@@ -18,6 +18,23 @@ def test_function_is_called():
     assert Kept(twice)(21) == 42
 
 
+def twice_for(number):
+    def enclosing(x):
+        _ = number
+        return 2 * x
+
+    return enclosing
+
+
+def test_machine_code_of_other_sources_is_not_taken(monkeypatch, tmp_path):
+    """Numba looks at the function and at what it encloses, not at global names."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    for number, hits in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        kept = Kept(twice_for(number))
+        assert kept(21) == 42
+        assert sum(kept._function.stats.cache_hits.values()) == hits
+
+
 def test_no_folder_can_be_written(monkeypatch):
     asked = []
 

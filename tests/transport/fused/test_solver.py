@@ -57,7 +57,7 @@ def test_totals_are_met(array, xp, lam, dtype):
     if math.isinf(lam):
         assert float(xp.sum(gaps)) < 1e-2
     else:
-        assert float(xp.sum(gaps)) < 1e-4 if dtype == "float64" else 1e-2
+        assert float(xp.sum(gaps)) < (1e-4 if dtype == "float64" else 1e-2)
     expected = solver.problem.value(point.marginal) + solver.problem.mass * point.shift
     dual = to_numpy(xp.sum(Y, axis=1) - solver.problem.mass) * lam if lam == 1.0 else None
     if dual is not None:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("numba", reason="machine code needs Numba")
 
-from wtfarray._transport.fused import sources
+from wtfarray._transport.fused import iteration, sources
 from wtfarray._transport.fused.sources import DIGEST, digest_of
 
 
@@ -32,6 +32,13 @@ def test_every_source_counts(tmp_path, name):
     assert digest_of(folder) != before
 
 
-def test_constants_come_from_the_sources():
-    assert isinstance(DIGEST, int)
+def test_version_counts_where_there_are_no_sources(tmp_path, monkeypatch):
+    before = digest_of(tmp_path / "archive.zip" / "package")
+    monkeypatch.setattr(sources, "__version__", "another")
+    assert digest_of(tmp_path / "archive.zip" / "package") != before
+
+
+def test_machine_code_is_that_of_the_sources():
     assert digest_of(sources.Path(sources.__file__).parent) == DIGEST
+    (cell,) = iteration.iterate._function.py_func.__closure__
+    assert cell.cell_contents == DIGEST

@@ -1,6 +1,9 @@
 """Threads that share samples."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -70,6 +73,46 @@ def test_error_ends_all_and_is_raised(four):
     assert len(started) == number
 
 
+def test_interrupt_waits_for_the_others(four):
+    """Which may still be writing."""
+    here, done = threading.current_thread(), []
+
+    def task(start, stop):
+        if threading.current_thread() is here:
+            return
+        time.sleep(0.3)
+        done.append(start)
+
+    interrupt = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(task, 1600, 10**9)
+    number = len(done)
+    assert number > 0
+    time.sleep(0.4)
+    assert len(done) == number
+
+
+def test_background_thread_goes_on_when_the_main_one_has_ended():
+    """The interpreter then starts no more threads."""
+    program = """
+import threading, time
+from wtfarray._transport.fused import threads
+
+def late():
+    threading.main_thread().join()
+    seen = []
+    threads.thread_count = lambda: 4
+    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 10**9)
+    print(sorted(seen) == list(range(100)))
+
+threading.Thread(target=late).start()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "True", done.stderr
+
+
 def test_error_in_another_thread_is_raised(four):
     here = threading.current_thread()
 
@@ -83,13 +126,27 @@ def test_error_in_another_thread_is_raised(four):
         on_threads(task, 1600, 10**9)
 
 
-def test_forked_process_has_threads_of_its_own(four, monkeypatch):
-    on_threads(lambda *_: None, 1000, 10**9)
-    (pool,) = threads._pools.values()
-    assert threads._pool() is pool
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert threads._pool() is not pool
-    assert list(threads._pools) == [-1]
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_forked_process_has_threads_of_its_own():
+    program = """
+import os
+from wtfarray._transport.fused import threads
+
+def run():
+    seen = []
+    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 10**9)
+    return sorted(seen) == list(range(100))
+
+threads.thread_count = lambda: 4
+before = run()
+if os.fork() == 0:
+    os._exit(0 if run() else 1)
+_, status = os.wait()
+print(before, status)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "True 0", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,9 @@ class Kept:
     A function that is called from Python; its machine code is kept on disk for other processes.
 
     Numba keeps it in the folder of the module or, if that cannot be written, in the user's cache,
-    and finds it again while the module is the same. It does not look at what the module imports:
-    the function has to refer to a number that stands for all of it, see `sources`.
+    and finds it again while the module is the same, and what the function encloses. It does not
+    look at what the module imports: let it enclose a number that stands for all of it, see
+    `sources`.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -31,6 +31,8 @@ from wtfarray._transport.stragglers import POLICY
 SHARE = 0.2
 """Samples are iterated to this share of the error that is allowed, which saves steps of a fit."""
 ONWARD = Course()
+LASTING = ("ahead", "g", "rest", "size", "safe")
+"""What is known of a sample apart from its secants."""
 
 
 def common_limit(errors: NDArray[np.float64], total: float) -> float:
@@ -197,9 +199,7 @@ class FusedSinkhorn:
 
     def _remember_more(self) -> None:
         """Room for more secants; those that are known are forgotten."""
-        old = self._state
-        if old.scales.shape[1] < LONG_MEMORY:
-            new = first_state(self._count, self._bins, LONG_MEMORY)
-            self._state = new._replace(
-                ahead=old.ahead, g=old.g, rest=old.rest, size=old.size, safe=old.safe
-            )
+        if self._state.scales.shape[1] < LONG_MEMORY:
+            kept = {name: getattr(self._state, name) for name in LASTING}
+            self._state = first_state(0, 0, 0)  # frees the memory of those that are forgotten
+            self._state = first_state(self._count, self._bins, LONG_MEMORY)._replace(**kept)

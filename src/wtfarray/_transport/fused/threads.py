@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import pairwise
 
 from numba import config
@@ -68,13 +69,26 @@ def on_threads(task: Callable[[int, int], None], count: int, entries: int) -> No
             stop()
             raise
 
-    pool = _pool()
-    helpers = [pool.submit(work) for _ in range(threads - 1)]
+    helpers: list[Future[None]] = []
     try:
+        # No thread can be started while the interpreter shuts down: then this one does it all.
+        with suppress(RuntimeError):
+            pool = _pool()
+            for _ in range(threads - 1):
+                helpers.append(pool.submit(work))  # noqa: PERF401 -- kept if it is interrupted
         work()
     finally:
         stop()
         waiting = [helper for helper in helpers if not helper.cancel()]
-        wait(waiting)
+        _wait_for(waiting)
     for helper in waiting:
         helper.result()
+
+
+def _wait_for(helpers: list[Future[None]]) -> None:
+    """Wait until all have ended; an interrupt is raised after that."""
+    try:
+        wait(helpers)
+    except BaseException:
+        _wait_for(helpers)
+        raise
