@@ -115,7 +115,7 @@ def expected_references(
     if sampled and options.get("sample_weight") is not None:
         weight = np.asarray(options["sample_weight"], float)
     count = weight[mass > 0].sum() if sampled else 1.0
-    s = float((weight * mass).sum() / count) if count > 0 else float(mass.sum())
+    s = float((weight * mass).sum() / count) if count > 0 else 1.0  # no sample counts
     if abs(s - 1.0) <= (1e-6 if X.dtype == np.float64 else 1e-3):
         s = 1.0
     return tuple(s if k == free[0] else 1.0 for k in blocks)
