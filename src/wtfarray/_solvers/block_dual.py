@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import device as device_of
 
 from wtfarray._arrays.namespace import array_namespace
-from wtfarray._arrays.samples import per_sample, spread, weighted
+from wtfarray._arrays.samples import inner, per_sample, spread, weighted
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
 from wtfarray._arrays.validation import (
@@ -170,6 +170,14 @@ class BlockDual:
         lower = -float(self._total(xp.sum(weighted(values, self.weights)), entropy))
         if lower == -math.inf:  # g is outside the domain of the dual
             return Certificate(factor, lower, math.inf, math.inf)
+        if self.bound.conserves_mass:
+            # The plan is the same without the mean of g. The exponents, and with them their
+            # rounding, are then smallest where most of the mass is.
+            data = self.bound.data
+            mass = per_sample(data)
+            share = data / spread(xp.where(mass > 0, mass, 1.0), data)
+            g = g - spread(inner(share, xp.where(g > -math.inf, g, 0.0)), g)
+            _, marginal = self.bound.safe_conjugate(g)
         gaps = self.bound.gap(g, marginal, model)
         if isinstance(self.bound, TransportProblem):
             gaps = certified_gaps(self.bound, model, gaps)

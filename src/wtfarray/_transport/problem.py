@@ -395,19 +395,20 @@ class TransportProblem:
 
     def _centred(self, g: Array) -> tuple[Array, Array]:
         """
-        ``(g - c) / eps`` and ``c``, (N,), the mean of g, weighted by X.
+        ``(g - c) / eps`` and ``c``, (N,), the number nearest to 0 between the least and largest g.
 
-        The plan does not depend on c, unless the first marginal is relaxed. With this c the
-        exponents, and with them their rounding, are smallest where most of the mass is.
+        The plan does not depend on c, unless the first marginal is relaxed. Without it, the
+        exponents, and with them their rounding, do not grow if all of g does.
         """
         xp = array_namespace(g)
-        g = self._masked(g)
+        g, axes = self._masked(g), tuple(range(1, g.ndim))
         if self.relaxes_data:
             return g * (1.0 / self.kernel.eps), 0.0 * self.mass
-        weights = xp.where(g > -math.inf, self.data, 0.0)
-        total = per_sample(weights)
-        weights = weights / spread(xp.where(total > 0, total, 1.0), weights)
-        centre = inner(weights, xp.where(g > -math.inf, g, 0.0))
+        lowest = xp.min(xp.where(g > -math.inf, g, math.inf), axis=axes)
+        above = xp.where(lowest < math.inf, xp.maximum(lowest, 0.0), 0.0)
+        highest = xp.max(g, axis=axes)
+        below = xp.where(highest > -math.inf, xp.minimum(highest, 0.0), 0.0)
+        centre = above + below
         return (g - spread(centre, g)) * (1.0 / self.kernel.eps), centre
 
     def _denominator(self, f: Array) -> tuple[Array, Array | None]:
@@ -469,7 +470,7 @@ class TransportProblem:
         if balanced:
             values = values - self.value_of_logs(log_Kf)
         shift = spread(centre * (1.0 / self.kernel.eps), h)
-        log_Kf, log_adjoint = log_Kf + shift, log_adjoint - shift
+        log_Kf, log_a, log_adjoint = log_Kf + shift, log_a - shift, log_adjoint - shift
         if not balanced:
             values = values - self.value_of_logs(log_Kf)
         u = dual_of_potential(g, self.lam, xp)
@@ -484,12 +485,12 @@ class TransportProblem:
         Bound ``Phi(X, Y) + Phi*(X, u) - <u, Y>`` from above, (N,).
 
         ``marginal`` is the second marginal q of the plan of g, and ``log_a`` the logarithm of its
-        scaling ``X / K f``, at g minus its centre, if known. For balanced transport the plan is
-        made feasible: by rounding or, if some costs are infinite, by a correction on its support.
+        scaling ``X / K f``, if known. For balanced transport the plan is made feasible: by rounding
+        or, if some costs are infinite, by a correction on its support.
         """
         if not self.conserves_mass:
             return semi_unbalanced_gap(self.lam, g, marginal, model, self._centred(g)[0])
-        h = self._centred(g)[0]
+        h = self._masked(g) * (1.0 / self.kernel.eps)
         if log_a is None:
             log_a = self.log_scaling(self.kernel.log_apply(h))
         plan = Plan(self.kernel, log_a, h, self.data, marginal)
