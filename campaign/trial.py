@@ -139,7 +139,7 @@ class Trial:
 
     def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the library; whatever it must not do is recorded."""
-        before = copy.deepcopy((args, kwargs)) if self.library.name == "numpy" else None
+        before = copy.deepcopy((args, kwargs)) if self.library.name in {"numpy", "numba"} else None
         limit = HANGING * self.library.patience
         begin = time.process_time()
         with warnings.catch_warnings(record=True) as caught:
