@@ -173,7 +173,7 @@ class Trial:
         converged = getattr(result, "converged", True)
         if not converged:
             self.outcome.unconverged = True
-        elif seconds > SLOW and self.library.name == "numpy":
+        elif seconds > SLOW and self.library.name in {"numpy", "numba"}:
             self.outcome.slow = f"{name} took {seconds:.1f} s of CPU"
         told, unexpected = 0, Counter[str]()
         for warning in caught:
