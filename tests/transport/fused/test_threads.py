@@ -75,22 +75,24 @@ def test_error_ends_all_and_is_raised(four):
 
 def test_interrupt_waits_for_the_others(four):
     """Which may still be writing."""
-    here, done = threading.current_thread(), []
+    here, begun, started, done = threading.current_thread(), threading.Event(), [], []
 
     def task(start, stop):
         if threading.current_thread() is here:
+            begun.wait(30)
             return
-        time.sleep(0.3)
+        begun.set()
+        started.append(start)
+        time.sleep(0.2)  # this thread waits for the others by now
+        if start == started[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
         done.append(start)
 
-    interrupt = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
-    interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         on_threads(task, 1600, 10**9)
-    number = len(done)
-    assert number > 0
-    time.sleep(0.4)
-    assert len(done) == number
+    assert done
+    assert sorted(done) == sorted(started)
 
 
 def test_background_thread_goes_on_when_the_main_one_has_ended():
