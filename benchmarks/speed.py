@@ -125,7 +125,7 @@ def print_machine(setting: Setting) -> None:
     print(f"Python {platform.python_version()}, {', '.join(versions)};")
     print(f"{os.cpu_count()} processors, OMP_NUM_THREADS {threads}; ", end="")
     print(f"fits on {setting.backend} in {setting.dtype}; {setting.clock} clock")
-    if any(os.environ.get(name) == value for name, value in NO_MACHINE_CODE.items()):
+    if NO_MACHINE_CODE.items() <= os.environ.items():
         print("machine code is turned off")
     if setting.quick:
         print("--quick: the data are smaller than the lines say, and the figures mean nothing")

@@ -97,7 +97,7 @@ def set_fused_entries(entries: int) -> None:
     """
     Solve problems of so many entries and more in machine code.
 
-    Those of a campaign are smaller than the ones that are by default.
+    By default only problems that are larger than those of a campaign are.
     """
     _dispatch.THRESHOLDS = replace(_dispatch.THRESHOLDS, fused_entries=entries)
 

@@ -4,7 +4,7 @@ Leaving saddle points: restarts before a fit is said to have converged.
 Where entries of two blocks are 0, the objective may fall only if both grow, to second order. On the
 spheres of `sphere` that is of fourth order, and L-BFGS stays on a plateau for hundreds of steps
 that each gain less than the tolerance. From a perturbed point, and with a smaller tolerance, it
-finds the way down in a few dozen.
+finds the way down in a few dozen, rarely in some hundred.
 """
 
 from __future__ import annotations

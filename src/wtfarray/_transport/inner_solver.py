@@ -32,6 +32,7 @@ from wtfarray._transport.problem import TransportProblem
 from wtfarray._transport.sinkhorn import Sinkhorn
 
 OLDEST_NUMBA = (0, 62)
+"""As in the extra `fast` of pyproject.toml."""
 CHECK_EVERY = 100
 """The gap is computed at least once in this many iterations."""
 

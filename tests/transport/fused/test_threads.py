@@ -98,7 +98,7 @@ def test_interrupt_waits_for_the_others(four):
 def test_background_thread_goes_on_when_the_main_one_has_ended():
     """The interpreter then starts no more threads."""
     program = """
-import threading, time
+import threading
 from wtfarray._transport.fused import threads
 
 def late():
