@@ -1,5 +1,8 @@
 """Threads of BLAS and OpenMP during fits whose inner problems have threads of their own."""
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -86,6 +89,29 @@ def test_fits_in_two_threads(real):
     with one_fit():
         take_processors()
         assert set(threads_of_blas()) == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_process_that_is_forked_while_another_thread_fits():
+    """That fit does not go on there, and does not lift the limit."""
+    pytest.importorskip("threadpoolctl", reason="limits the threads of BLAS")
+    program = """
+import os
+from wtfarray._transport import processors
+
+with processors.one_fit():
+    processors.take_processors()
+    child = os.fork()
+    if child == 0:
+        processors._thread.end = None  # as in a process that another thread has forked
+        with processors.one_fit():
+            processors.take_processors()
+            os._exit(int(processors._holders[os.getpid()].locked()))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "1", done.stderr
 
 
 def test_other_threads_are_back_after_an_error(real):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-_holder = threading.Lock()
-"""Held by the fit that has limited the threads of BLAS and OpenMP: only one may at a time."""
+_holders: dict[int, threading.Lock] = {}
+"""
+For this process a lock, held by the fit that has limited the threads of BLAS and OpenMP.
+
+The thread that limits those of OpenBLAS has to lift that as well: calls of others have no effect.
+That of the process that this one was forked from may be held for ever.
+"""
 _thread = threading.local()
 """``end`` is what to undo at the end of the fit that runs in a thread."""
 
@@ -41,7 +47,10 @@ def take_processors() -> None:
     another thread has done so.
     """
     end = getattr(_thread, "end", None)
-    if end is None or find_spec("threadpoolctl") is None or not _holder.acquire(blocking=False):
+    if end is None or find_spec("threadpoolctl") is None:
         return
-    end.callback(_holder.release)
+    holder = _holders.setdefault(os.getpid(), threading.Lock())
+    if not holder.acquire(blocking=False):
+        return
+    end.callback(holder.release)
     end.enter_context(import_module("threadpoolctl").threadpool_limits(1))

@@ -131,6 +131,16 @@ def test_iterates_without_end(array):
     assert solver.evaluations < 60
 
 
+def test_few_samples_make_several_iterations(array):
+    """Which take no longer than one of all samples."""
+    solver, Y = solver_for(array, weights=np.where(np.arange(SAMPLES) < 3, 1.0, 1e-300))
+    points = solver.iterates(Y)
+    next(points)
+    assert solver._iterations == SAMPLES
+    assert next(points).iterations == 1
+    assert SAMPLES + 3 < solver._iterations <= SAMPLES + 3 * POLICY.check_every
+
+
 def test_number_of_iterations_is_limited(array):
     """All samples have to go on: no more than asked; a few of them: some times as many."""
     solver, Y = solver_for(array)

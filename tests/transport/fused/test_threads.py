@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,9 @@ pytest.importorskip("numba", reason="machine code needs Numba")
 
 from wtfarray._transport.fused import threads
 from wtfarray._transport.fused.threads import on_threads, thread_count
+
+SOME = threads.PARTS * 4 * threads.LEAST_ENTRIES
+"""Enough for four threads, each with as few parts as possible."""
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def test_every_sample_is_served_once(four, count):
         with lock:
             seen.extend(range(start, stop))
 
-    on_threads(task, count, 10**9)
+    on_threads(task, count, SOME)
     assert sorted(seen) == list(range(count))
 
 
@@ -42,7 +46,7 @@ def test_several_threads_work(four):
             barrier.wait(timeout=30)
         names.add(threading.current_thread().name)
 
-    on_threads(task, 1600, 10**9)
+    on_threads(task, 1600, SOME)
     assert len(names) == 4
 
 
@@ -56,6 +60,68 @@ def test_nothing_to_do(four):
     on_threads(lambda *_: None, 0, 0)
 
 
+@pytest.mark.parametrize("number", [1, 4])
+def test_long_work_can_be_interrupted(monkeypatch, number):
+    """Between two parts, also where one thread does it all."""
+    monkeypatch.setattr(threads, "thread_count", lambda: number)
+    started = []
+
+    def task(start, stop):
+        started.append(stop - start)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(task, 100, 100 * threads.MOST_ENTRIES)
+    assert set(started) == {1}
+    assert len(started) <= number
+
+
+def test_interrupt_while_threads_are_started(four, monkeypatch):
+    """The executor has queued the work, but has not said so."""
+    release, late = threading.Event(), []
+    executor = threads._pool()
+
+    def submit(work):
+        def delayed():
+            release.wait(30)
+            work()
+            late.append(True)
+
+        executor.submit(delayed)
+        raise KeyboardInterrupt
+
+    done = []
+    monkeypatch.setattr(threads, "_pool", lambda: SimpleNamespace(submit=submit))
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(lambda *part: done.append(part), 1600, SOME)
+    release.set()
+    executor.shutdown(wait=True)
+    assert late == [True]
+    assert done == []
+
+
+def test_thread_that_was_not_announced_is_waited_for(four, monkeypatch):
+    """No more threads can be started, but one serves what had been queued."""
+    executor = threads._pool()
+    here, begun, done = threading.current_thread(), threading.Event(), []
+
+    def submit(work):
+        executor.submit(work)
+        begun.wait(30)
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    def task(start, stop):
+        if threading.current_thread() is not here:
+            begun.set()
+            time.sleep(0.2)
+        done.extend(range(start, stop))
+
+    monkeypatch.setattr(threads, "_pool", lambda: SimpleNamespace(submit=submit))
+    on_threads(task, 1600, SOME)
+    assert sorted(done) == list(range(1600))
+
+
 def test_error_ends_all_and_is_raised(four):
     started = []
 
@@ -66,7 +132,7 @@ def test_error_ends_all_and_is_raised(four):
         time.sleep(0.05)
 
     with pytest.raises(KeyboardInterrupt):
-        on_threads(task, 1600, 10**9)
+        on_threads(task, 1600, SOME)
     number = len(started)
     assert number < 16  # of the parts
     time.sleep(0.1)
@@ -93,7 +159,7 @@ def test_interrupt_waits_for_the_others(four):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            on_threads(task, 1600, 10**9)
+            on_threads(task, 1600, SOME)
     finally:
         signal.signal(signal.SIGINT, before)
     assert done
@@ -110,7 +176,7 @@ def late():
     threading.main_thread().join()
     seen = []
     threads.thread_count = lambda: 4
-    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 10**9)
+    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 2**18)
     print(sorted(seen) == list(range(100)))
 
 threading.Thread(target=late).start()
@@ -130,7 +196,7 @@ def test_error_in_another_thread_is_raised(four):
         time.sleep(0.02)
 
     with pytest.raises(ValueError, match="elsewhere"):
-        on_threads(task, 1600, 10**9)
+        on_threads(task, 1600, SOME)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -141,7 +207,7 @@ from wtfarray._transport.fused import threads
 
 def run():
     seen = []
-    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 10**9)
+    threads.on_threads(lambda start, stop: seen.extend(range(start, stop)), 100, 2**18)
     return sorted(seen) == list(range(100))
 
 threads.thread_count = lambda: 4

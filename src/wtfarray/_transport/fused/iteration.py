@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -363,31 +362,25 @@ def run(  # noqa: PLR0912, PLR0915 -- rows that are passed on would be counted b
         log_Kf[j] = Kf[j] if safe else log(Kf[j]) + top * factor
 
 
-def _for_sources(digest: int) -> Callable[..., None]:
-    """The function below: Numba takes what it encloses for a part of it, see `Kept`."""
-
-    def iterate(
-        samples: Samples,
-        state: State,
-        result: Result,
-        Y: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        chosen: NDArray[np.intp],
-        start: int,
-        stop: int,
-        limits: Limits,
-        course: Course,
-    ) -> None:
-        _ = digest
-        work = new_work(Y.shape[1], state.scales.shape[1])
-        for position in range(start, stop):
-            s = chosen[position]
-            run(samples, state, result, s, row(Y, s), weights[s], limits, course, work)
-
-    return iterate
+def _iterate(
+    samples: Samples,
+    state: State,
+    result: Result,
+    Y: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    chosen: NDArray[np.intp],
+    start: int,
+    stop: int,
+    limits: Limits,
+    course: Course,
+) -> None:
+    work = new_work(Y.shape[1], state.scales.shape[1])
+    for position in range(start, stop):
+        s = chosen[position]
+        run(samples, state, result, s, row(Y, s), weights[s], limits, course, work)
 
 
-iterate = Kept(_for_sources(DIGEST))
+iterate = Kept(_iterate, DIGEST)
 """
 Iterate the ``chosen`` samples, from ``start`` to ``stop`` of them, each until it is within limits.
 """

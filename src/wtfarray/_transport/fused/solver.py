@@ -116,7 +116,10 @@ class FusedSinkhorn:
             result = copy_of(result)
             error = POLICY.error_share * self._error(result) / self._count
             limits = Limits(error, math.inf, 1, 1)
-            self._run(model, result, self._late(result, limits), limits)
+            late = self._late(result, limits)
+            # A few samples make several iterations, which take no longer than one of all.
+            most = min(POLICY.check_every, self._count // max(1, len(late)))
+            self._run(model, result, late, limits._replace(most=most))
             self._length += 1
 
     def _finish(
