@@ -21,7 +21,7 @@ from helpers import numpy_only, to_numpy
 
 import wtfarray as wtf
 from wtfarray._fit import driver
-from wtfarray._fit.driver import EXHAUSTED_ITERATIONS
+from wtfarray._fit.driver import BRIEF_ITERATIONS
 from wtfarray._fit.journal import Journal
 from wtfarray._fit.options import SolverOptions
 from wtfarray._fit.specification import specify
@@ -119,19 +119,25 @@ class TestEnds:
         assert fit.stopped
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
-    def test_certificate_of_a_fit_that_has_taken_all_of_its_work_is_short(self, monkeypatch):
+    @pytest.mark.parametrize("ends", ["interrupted", "very many evaluations"])
+    def test_certificate_of_a_fit_that_has_not_ended_itself_is_short(self, monkeypatch, ends):
         certify, iterations = FactorisationProblem.certify, []
 
         def counted(problem, blocks, share, most):
             iterations.append(most)
             return certify(problem, blocks, share, most)
 
+        def interrupt(state):
+            if ends == "interrupted" and state.n_iter == 2:
+                raise KeyboardInterrupt
+
         monkeypatch.setattr(FactorisationProblem, "certify", counted)
         wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
-        monkeypatch.setattr("wtfarray._solvers.objective.most_work", lambda _: 20.0)
-        with unfinished("very many evaluations"):
-            fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0)
-        assert iterations == [CERTIFICATE_ITERATIONS, EXHAUSTED_ITERATIONS]
+        if ends != "interrupted":
+            monkeypatch.setattr("wtfarray._solvers.objective.most_work", lambda _: 20.0)
+        with unfinished(ends):
+            fit = wtf.cp(data(), 2, LOSSES["unbalanced"], rng=0, callback=interrupt)
+        assert iterations == [CERTIFICATE_ITERATIONS, BRIEF_ITERATIONS]
         assert objective_of(data(), fit) == pytest.approx(fit.objective, abs=fit.gap + 1e-8)
 
 

@@ -47,8 +47,8 @@ from wtfarray._transport.processors import one_fit
 
 CERTIFIED_GAP = 1e-3
 """A fit has converged only if its gap is at most this fraction of the objective."""
-EXHAUSTED_ITERATIONS = 30
-"""Iterations for the certificate of a small fit that has used up its work."""
+BRIEF_ITERATIONS = 30
+"""Iterations for the certificate of a fit that was interrupted or has used up its work."""
 USUAL_MASS = (0.1, 10.0)
 """
 Samples with a mass outside this range are probably not normalised.
@@ -352,8 +352,9 @@ def certify(
     problem.set_level(1.0)
     try:
         journal.of_all(problem.evaluations)
-        # A small fit that has used up its work did not converge: no long certificate.
-        most = EXHAUSTED_ITERATIONS if reason is StopReason.WORK else CERTIFICATE_ITERATIONS
+        # Who has interrupted a fit waits; one that has used up its work did not converge.
+        brief = reason in (StopReason.INTERRUPTED, StopReason.WORK)
+        most = BRIEF_ITERATIONS if brief else CERTIFICATE_ITERATIONS
         value = problem.certify(blocks, 0.5 * CERTIFIED_GAP, most)
     except KeyboardInterrupt:
         reason = StopReason.INTERRUPTED
