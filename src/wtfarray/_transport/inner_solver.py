@@ -49,12 +49,12 @@ def inner_solver(
     ``batch`` is given if other processes solve some of the samples.
     """
     sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
-    if _begins_with_newton(problem):
-        return Newton(problem, g, weights, sums=sums)
     if not sums.shared and is_fused(problem):
         from wtfarray._transport.fused.solver import FusedSinkhorn
 
         return FusedSinkhorn(problem, g, weights)
+    if _begins_with_newton(problem):
+        return Newton(problem, g, weights, sums=sums)
     if is_jax_array(g):
         # Imported only if arrays of JAX are used.
         from wtfarray._transport.compiled_step import advance

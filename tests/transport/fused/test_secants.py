@@ -8,7 +8,14 @@ import pytest
 pytest.importorskip("numba", reason="machine code needs Numba")
 
 from wtfarray._transport import anderson
-from wtfarray._transport.fused.secants import combine, forget, limit, product, reweight, store
+from wtfarray._transport.fused.secants import (
+    combine,
+    forget,
+    inner_product,
+    limit,
+    reweight,
+    store,
+)
 
 BINS, MEMORY, RIDGE = 9, 3, anderson.RIDGE
 
@@ -86,4 +93,4 @@ def test_weights_of_an_empty_model():
 
 def test_inner_product_is_in_float32():
     a = np.asarray([1.0, 2.0**-13], np.float32)  # the sum of squares is 1 + 2^-26
-    assert product(a, a) == 1.0
+    assert inner_product(a, a) == 1.0

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wtfarray._transport.anderson import DRIFT, SMALLEST
+from wtfarray._transport.fused.exponentials import SMALLEST_NORMAL
 from wtfarray._transport.fused.machine_code import machine_code, machine_code_without_nan
 from wtfarray._transport.fused.rows import row
-
-SMALLEST_NORMAL = float(np.finfo(np.float64).smallest_normal)
 
 
 @machine_code
@@ -43,7 +42,7 @@ def reweight(weights: NDArray[np.float32], Y: NDArray[np.float64], unit: float) 
 
 
 @machine_code
-def product(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+def inner_product(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """The inner product of two vectors, in float32."""
     total = np.float32(0.0)
     for j in range(a.shape[0]):
@@ -71,7 +70,7 @@ def store(
     """
     memory = scales.shape[0]
     for p in range(memory):
-        products[p] = product(row(changes, p), weighted)
+        products[p] = inner_product(row(changes, p), weighted)
     square = products[slot]
     scales[slot] = 1.0 / math.sqrt(square) if usable and square > SMALLEST else 0.0
     for p in range(memory):
@@ -116,7 +115,7 @@ def combine(
     """
     memory = scales.shape[0]
     for p in range(memory):
-        products[p] = product(row(changes, p), weighted) * scales[p]
+        products[p] = inner_product(row(changes, p), weighted) * scales[p]
     extra[:] = np.float32(0.0)
     for p in range(memory):
         total = 0.0
