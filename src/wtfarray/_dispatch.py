@@ -27,6 +27,8 @@ class Thresholds:
     """
     Problems with finite lam for which the inner problem is solved by Newton's method.
 
+    In machine code Sinkhorn iterations are tried first: see `newton_fallback`.
+
     If the bins are many eps apart, the plan is close to a vertex of the transport polytope, and
     Sinkhorn iterations need thousands of steps from one vertex to the next. The cost of a Newton
     step is cubic in the number of bins: for 64 bins 5 eps apart, accelerated Sinkhorn iterations

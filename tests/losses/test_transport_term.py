@@ -10,7 +10,7 @@ import wtfarray as wtf
 from wtfarray._losses.selection import terms_of
 from wtfarray._losses.sparse_tensor import SparseTensorTerm
 from wtfarray._losses.transport_term import MOST_FAILURES, TransportTerm
-from wtfarray._transport.inner_solver import inner_solver
+from wtfarray._transport.inner_solver import inner_solver, solve_to_gap
 from wtfarray._transport.newton import Newton
 from wtfarray._transport.sinkhorn import Sinkhorn
 
@@ -57,6 +57,16 @@ class TestFallback:
         assert found.converged
         exact = term.certify(Y, 1e-10, 2000)
         assert float(found.value) == pytest.approx(exact.value, abs=1e-8)
+
+    def test_certificate(self, array, xp):
+        """Of few iterations, where Sinkhorn's alone would leave a gap."""
+        spare_jax(xp)
+        term, Y, problem = self.term_and_model(array)
+        g, _ = solve_to_gap(inner_solver(problem, term.state), Y, lambda _: 1e-9, 60)
+        assert float(xp.sum(problem.bounds(g, Y)[1])) > 1e-6
+        found = term.certify(Y, 1e-9, 60)
+        assert found.converged
+        assert float(found.gap) <= 1e-9
 
     def test_stays_after_several_failures(self, array, xp):
         spare_jax(xp)

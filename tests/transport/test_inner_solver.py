@@ -125,6 +125,15 @@ class TestFused:
         assert not self.served(array, X, COST)
 
     @numpy_only
+    def test_distant_bins_are_tried_where_newton_follows(self, array):
+        """But not if balanced: the iterations then converge more slowly."""
+        X = array(np.ones((2, 6)))
+        for lam, expected in ((1.0, True), (math.inf, False)):
+            problem = wtf.Wasserstein(100.0 * COST, 1.0, lam).bind(X)
+            assert not is_fused(problem)
+            assert is_fused(problem, newton_follows=True) is expected
+
+    @numpy_only
     def test_size_is_that_of_a_batch(self, array, monkeypatch):
         set_thresholds(monkeypatch, fused_entries=24)
         problem = wtf.Wasserstein(COST, 1.0, 1.0).bind(array(np.ones((8, 6))))

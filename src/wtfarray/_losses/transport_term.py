@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -56,7 +56,7 @@ class TransportTerm:
         per_row = math.prod(shape[1:]) // math.prod(bins)
         samples = shards.total(shape[0]) * per_row if shards.shared else here
         self._remembers = batch is None
-        fused = not shards.shared and is_fused(problem, batch)
+        fused = not shards.shared and is_fused(problem, batch, newton_follows=True)
         if fused:
             take_processors()
         if batch is None and fused:
@@ -134,7 +134,7 @@ class TransportTerm:
             if self._level != 1.0:
                 problem = problem.at_eps(problem.kernel.eps * self._level)
             weights = None if self.weights is None else self.weights[self._slices[k]]
-            solver = inner_solver(problem, state, weights, self._batches[k])
+            solver = inner_solver(problem, state, weights, self._batches[k], newton_follows=True)
             if self._remembers:
                 self._solvers[k] = solver
         solver.g = state
@@ -238,13 +238,7 @@ class TransportTerm:
         share = tolerance / self._batch_count / self._largest_weight()
         parts: dict[int, _Part] = {}
         for k in self._order:
-            solver, part = self._solver(k), Y[self._slices[k], ...]
-            before = solver.evaluations
-            g, _ = solve_to_gap(solver, part, lambda _: share, max_iter)
-            values, gaps, u = solver.problem.bounds(g, part)
-            gaps = certified_gaps(solver.problem, part, gaps)
-            evaluations = (solver.evaluations - before) * part.shape[0]
-            parts[k] = _Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations)
+            parts[k] = self._certify(k, Y[self._slices[k], ...], share, max_iter)
         joined = self._joined([parts[k] for k in range(len(parts))])
         self._latest = None  # the solvers are one step ahead of this g
         value, gap = to_host_together([joined.value, joined.gap])
@@ -257,6 +251,22 @@ class TransportTerm:
             converged=gap <= tolerance,
             values=array_namespace(*values).concat(values) if values else None,
         )
+
+    def _certify(self, k: int, Y: Array, share: float, max_iter: int) -> _Part:
+        """Solve batch k until its gap is at most ``share``, at last by Newton's method."""
+        solver = self._solver(k)
+        found = _certified(solver, Y, share, max_iter)
+        if isinstance(solver, Newton) or self._shards.shared:
+            return found
+        total = float(array_namespace(Y).sum(found.gaps))
+        solver.g = found.g
+        other = None if total <= share else fallback_solver(solver)
+        if other is None:
+            return found
+        more = _certified(other, Y, share, max_iter)
+        evaluations = found.evaluations + more.evaluations
+        better = more if float(array_namespace(Y).sum(more.gaps)) < total else found
+        return replace(better, evaluations=evaluations)
 
     def _joined(self, parts: list[_Part]) -> TermValue:
         """Combine the batches, and update the state; the sums are those over the samples here."""
@@ -289,6 +299,16 @@ class TransportTerm:
         xp, sums = array_namespace(self.weights), self._shards.sums
         here = float(xp.max(self.weights)) if self.weights.shape[0] else 0.0
         return max(1.0, sums.largest(here))
+
+
+def _certified(solver: InnerSolver, Y: Array, share: float, max_iter: int) -> _Part:
+    """A batch, solved until the duality gap is at most ``share``, if possible."""
+    before = solver.evaluations
+    g, _ = solve_to_gap(solver, Y, lambda _: share, max_iter)
+    values, gaps, u = solver.problem.bounds(g, Y)
+    gaps = certified_gaps(solver.problem, Y, gaps)
+    evaluations = (solver.evaluations - before) * Y.shape[0]
+    return _Part(g, u, values, gaps, 0.0, converged=True, evaluations=evaluations)
 
 
 @compiled(static=("rough", "ordinary"))

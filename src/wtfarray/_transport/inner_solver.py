@@ -42,14 +42,17 @@ def inner_solver(
     g: Array,
     weights: Array | None = None,
     batch: Batch | None = None,
+    *,
+    newton_follows: bool = False,
 ) -> InnerSolver:
     """
     Newton's method or Sinkhorn iterations, started from g; ``weights`` (N,) of the samples.
 
-    ``batch`` is given if other processes solve some of the samples.
+    ``batch`` is given if other processes solve some of the samples. ``newton_follows`` says whether
+    the caller goes on with `fallback_solver` if the iterations do not converge.
     """
     sums, samples = (ALONE, None) if batch is None else (batch.sums, batch.samples)
-    if not sums.shared and is_fused(problem):
+    if not sums.shared and is_fused(problem, newton_follows=newton_follows):
         from wtfarray._transport.fused.solver import FusedSinkhorn
 
         return FusedSinkhorn(problem, g, weights)
@@ -63,12 +66,16 @@ def inner_solver(
     return Sinkhorn(problem, g, weights=weights, sums=sums, samples=samples)
 
 
-def is_fused(problem: TransportProblem, samples: int | None = None) -> bool:
+def is_fused(
+    problem: TransportProblem, samples: int | None = None, *, newton_follows: bool = False
+) -> bool:
     """
     Whether these data are solved by machine code, sample by sample.
 
-    ``samples`` is their number in a batch; all by default.
+    ``samples`` is their number in a batch; all by default. Where Newton's method can follow, it
+    does not come first, but for balanced transport, whose iterations converge more slowly.
     """
+    may_try = newton_follows and not problem.conserves_mass
     served = problem.all_reachable and not problem.relaxes_data and is_on_host(problem.data)
     axes, (count, *bins) = problem.kernel.axes, problem.data.shape
     served = served and all(isinstance(axis, DenseKernel) for axis in axes)
@@ -76,7 +83,7 @@ def is_fused(problem: TransportProblem, samples: int | None = None) -> bool:
     return (
         served
         and iterates_in_machine_code(entries, max(axis.terms for axis in axes))
-        and not _begins_with_newton(problem)
+        and (may_try or not _begins_with_newton(problem))
         and has_compiler()
     )
 

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 import wtfarray as wtf
 from wtfarray._arrays.host import is_on_host
 from wtfarray._transport.fused import threads
-from wtfarray._transport.fused.solver import FusedSinkhorn, common_limit
+from wtfarray._transport.fused.solver import LATE_RATIO, FusedSinkhorn, common_limit
 from wtfarray._transport.inner_solver import inner_solver
 from wtfarray._transport.iterate import Until
 from wtfarray._transport.sinkhorn import LONG_MEMORY, Sinkhorn
@@ -148,6 +148,18 @@ def test_number_of_iterations_is_limited(array):
     solver, Y = solver_for(array, weights=np.where(np.arange(SAMPLES) < 3, 1.0, 1e-300))
     point = next(solver.iterates(Y, until=Until(1e-200, math.inf, least=2, most=5)))
     assert point.iterations == 2 + POLICY.max_iter_ratio * 3
+
+
+@pytest.mark.parametrize(("eps", "ratio"), [(0.002, LATE_RATIO), (0.02, POLICY.max_iter_ratio)])
+def test_more_iterations_where_newton_follows(array, eps, ratio):
+    """Bins 13 eps apart: its steps would take longer."""
+    X, Y = (array(stack) for stack in stacks())
+    problem = wtf.Wasserstein(wtf.grid_cost(BINS), eps=eps, lam=1.0).bind(X)
+    assert (problem.kernel.spacing() > 4 * eps) == (ratio == LATE_RATIO)
+    weights = array(np.where(np.arange(SAMPLES) < 3, 1.0, 1e-300))
+    solver = FusedSinkhorn(problem, 0.0 * X, weights)
+    point = next(solver.iterates(Y, until=Until(1e-200, math.inf, least=2, most=5)))
+    assert point.iterations == 2 + ratio * 3
 
 
 def test_more_secants_after_a_long_solve(array):

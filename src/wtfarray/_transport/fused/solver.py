@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from wtfarray._arrays.host import from_host, to_host
 from wtfarray._arrays.sums import ALONE, Sums
 from wtfarray._arrays.typing import Array
+from wtfarray._dispatch import falls_back_to_newton
 from wtfarray._transport.fused.iteration import iterate
 from wtfarray._transport.fused.state import (
     Course,
@@ -30,6 +31,12 @@ from wtfarray._transport.stragglers import POLICY
 
 SHARE = 0.2
 """Samples are iterated to this share of the error that is allowed, which saves steps of a fit."""
+LATE_RATIO = 64
+"""
+Late samples may take so many iterations for each that is allowed, where Newton's method follows.
+
+All samples take part in its steps, which for 64 bins take a hundred times as long as an iteration.
+"""
 ONWARD = Course()
 LASTING = ("ahead", "g", "rest", "size", "safe")
 """What is known of a sample apart from its secants."""
@@ -74,6 +81,12 @@ class FusedSinkhorn:
         self._count, self._bins = self._samples.X.shape
         self._weights = np.ones(self._count) if weights is None else to_host(weights)
         self._state = first_state(self._count, self._bins, memory_for(self._bins))
+        kernel, balanced = problem.kernel, problem.conserves_mass
+        newton_follows = not balanced and falls_back_to_newton(
+            self._bins, kernel.spacing(), kernel.eps, balanced=balanced
+        )
+        self._late_ratio = LATE_RATIO if newton_follows else POLICY.max_iter_ratio
+        self._late_share = 1.0 if newton_follows else POLICY.max_share
         self._length = 0
         """Number of iterations of the last solve, of the sample with the most; 0 before any."""
 
@@ -108,7 +121,7 @@ class FusedSinkhorn:
         self._run(model, result, np.arange(self._count), Limits(0.0, 0.0, n, n), course)
         rest = until.most - n
         self._finish(model, result, until, rest, 1.0)
-        self._finish(model, result, until, (POLICY.max_iter_ratio - 1) * rest, POLICY.max_share)
+        self._finish(model, result, until, (self._late_ratio - 1) * rest, self._late_share)
         n, self._length = 0, int(result.iterations.max())
         while True:
             yield self._point(result, self._length - n)
