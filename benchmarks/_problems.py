@@ -151,6 +151,14 @@ def strokes_problem(*, quick: bool) -> Problem:
     return Problem(X, "cp", rank, loss, 1e-3, options)
 
 
+def stiff_problem(*, quick: bool) -> Problem:
+    """Written digits with so small an eps that neighbouring bins are 24 eps apart."""
+    count, rank = (6, 2) if quick else (200, 6)
+    loss = wtf.Wasserstein(wtf.grid_cost(8, 8), eps=0.002, lam=5.0)
+    options = {"constraints": SAMPLES, "max_iter": 300} | _few_steps(quick=quick)
+    return Problem(digits()[:count], "cp", rank, loss, 0.003, options)
+
+
 def dense_problem(*, quick: bool) -> Problem:
     """A dense cost between random points."""
     places, X = scattered(*((10, 20) if quick else (700, 800)))

@@ -19,6 +19,7 @@ from _problems import (
     histograms_problem,
     images_problem,
     slope,
+    stiff_problem,
     strokes_problem,
 )
 from _reference import reference
@@ -86,6 +87,11 @@ def histograms_row(setting: Setting, before: Mapping[str, Any]) -> Figures:
 def strokes_row(setting: Setting, before: Mapping[str, Any]) -> Figures:
     """Images with empty regions, from three seeds."""
     return measure_fits(setting, before, strokes_problem(quick=setting.quick), (0, 1, 2))[0]
+
+
+def stiff_row(setting: Setting, before: Mapping[str, Any]) -> Figures:
+    """Written digits at a small eps."""
+    return measure_fits(setting, before, stiff_problem(quick=setting.quick))[0]
 
 
 def dense_row(setting: Setting, before: Mapping[str, Any]) -> Figures:
@@ -226,6 +232,7 @@ ROWS = (
         fit_lines("strokes 300x28x28, 3 seeds", "5 times sooner", J="no higher"),
         strokes_row,
     ),
+    Row("stiff", fit_lines("stiff digits 200x8x8"), stiff_row),
     Row("dense", fit_lines("dense cost, 700x800", "4 times sooner"), dense_row),
     Row(
         "faces",
